@@ -8,6 +8,9 @@ The `Pipeline` says which request may start, and which answer is next. While a r
 receive its answers, nothing more is read. So a connection's memory has a bound: the requests (and their bytes) that may
 be unanswered, one more frame, a few small answers, and the answers to one request.
 
+A muted connection (`mute`) isn't read, either: its client is throttled. Bytes that have arrived already wait in memory
+of the connection's own; no memory is taken for the rest of their frame.
+
 There is one exception, because of TCP. When a socket's receive queue is full, Linux announces a window of zero and
 drops packets beyond it, and with them the peer's acknowledgements of bytes that Linux has sent. So while nothing is
 read, a peer that receives its answers may seem not to receive them. Therefore, if a connection has been full in both
@@ -24,6 +27,7 @@ from typing import TYPE_CHECKING
 
 from ottla.net.channel import Channel
 from ottla.net.memory import SMALL_BYTES, Work
+from ottla.net.metering import Meter, MeteredChannel
 from ottla.net.outgoing import Outgoing
 from ottla.net.pending import Pending
 from ottla.net.pipeline import SIZE_BYTES, Pipeline, api_key_of, frame_bytes, frame_end
@@ -62,11 +66,13 @@ class Connection:
         "_inbox",
         "_looking",
         "_loop",
+        "_meter",
         "_out",
         "_pipeline",
         "_queued",
         "_reading",
         "_server",
+        "_unmuting",
         "_working",
         "client_host",
         "client_software",
@@ -98,6 +104,8 @@ class Connection:
         self._blocked = False  # a whole request waits in the inbox for the ones before it
         self._looking = False  # whether `_still_full` is due, which checks whether both directions stayed full
         self._working = False  # whether memory for work is granted, or is waited for
+        self._meter: Meter | None = None
+        self._unmuting: asyncio.TimerHandle | None = None  # due when the time is over for which the client is throttled
         channel.on_readable(self._readable)
 
     # ---- in
@@ -158,7 +166,9 @@ class Connection:
                 self._blocked = others_turn = True
                 break
             start = position + SIZE_BYTES
-            if (pipeline or self._queued or memory.large_answers) and not self._may_start(buffer, start):
+            if (pipeline or self._queued or pipeline.muted or memory.large_answers) and not self._may_start(
+                buffer, start
+            ):
                 if self.closed:
                     return
                 self._blocked = True
@@ -171,12 +181,14 @@ class Connection:
                 self._blocked = True
                 break
             position = next_position
+        if pipeline.muted and position < end:
+            self._blocked = True
         if self._queued and not self._out.stopped:
             self._send()
             if self.closed:
                 return
             server.busy_poll.answered()
-            if self._blocked and not self._queued and (others_turn or not pipeline):
+            if self._blocked and not self._queued and (others_turn or not pipeline) and not pipeline.muted:
                 # The next request was blocked only by the answers that were just sent.
                 if not self._cut_served(buffer, position, end):
                     self._keep(buffer, position, end)
@@ -281,7 +293,7 @@ class Connection:
     def _keep(self, buffer: Memory, position: int, end: int) -> None:
         """Moves buffer[position:end], whose frames can't be served now, to memory of this connection's own."""
         have = end - position
-        wanted = max(frame_bytes(buffer, position, end), have)
+        wanted = have if self._pipeline.muted else max(frame_bytes(buffer, position, end), have)
         memory = self._server.memory
         if wanted > max(have, SMALL_BYTES) and not memory.acquire(self, wanted, self._loop.time()):
             memory.wait(self, wanted, partial(self._memory_granted, wanted))
@@ -341,9 +353,40 @@ class Connection:
         self._look_if_full()
 
     def _unpause(self) -> None:
-        if not self._reading and not self.closed:
+        if not self._reading and not self.closed and not self._pipeline.muted:
             self._reading = True
             self._channel.on_readable(self._readable)
+
+    # ---- throttling
+
+    def mute(self, seconds: float) -> None:
+        """Serves no further request for this time, because the client is throttled, and reads nothing from it. Answers
+        are sent."""
+        if self.closed:
+            return
+        self._pipeline.mute(self._loop.time() + seconds)
+        self._pause()
+        if self._unmuting is None:
+            self._unmuting = self._loop.call_later(seconds, self._unmute)
+
+    def _unmute(self) -> None:
+        left = self._pipeline.unmute(self._loop.time())
+        if left:  # the connection was muted again meanwhile
+            self._unmuting = self._loop.call_later(left, self._unmute)
+            return
+        self._unmuting = None
+        if self._inbox is None or self._have < len(self._inbox):
+            self._unpause()
+        self._resume()
+
+    def metered(self) -> Meter:
+        """The stopwatch of the time that the event loop spends on this connection. From the first call on, the time in
+        which bytes are moved is measured."""
+        if self._meter is None:
+            self._meter = Meter()
+            self._channel = MeteredChannel(self._channel, self._meter)
+            self._out.use(self._channel)
+        return self._meter
 
     # ---- out
 
@@ -412,6 +455,8 @@ class Connection:
         self.closed = True
         if reason:
             logger.info("connection %d from %s is closed: %s", self.id, self.client_host, reason)
+        if self._unmuting is not None:
+            self._unmuting.cancel()
         self._out.close()
         self._channel.close()
         self._inbox = None
@@ -430,14 +475,14 @@ class Connection:
     def waits_for_broker(self) -> bool:
         """Whether the connection waits for the broker and not for its peer.
 
-        If so, the peer has sent a whole request and received all answers that were ready. Either the answer waits for a
-        disk, or the request waits behind requests of the pipelined APIs, whose answers wait for brokers alone. (A
-        JoinGroup also waits for other clients. If a peer sends requests behind its JoinGroup, the peer itself makes
-        them wait.)
+        If so, the peer has received all answers that were ready. Either the connection is muted, or the peer has sent a
+        whole request. Then the answer waits for a disk, or the request waits behind requests of the pipelined APIs,
+        whose answers wait for brokers alone. (A JoinGroup also waits for other clients. If a peer sends requests behind
+        its JoinGroup, the peer itself makes them wait.)
         """
         if self._out.stopped:
             return not self._out.full and (self._blocked or self._inbox is None)
-        return self._blocked and self._pipeline.waits_for_pipelined()
+        return self._pipeline.muted or (self._blocked and self._pipeline.waits_for_pipelined())
 
     @property
     def idle(self) -> bool:

@@ -73,6 +73,10 @@ class Outgoing:
         """The bytes in memory that haven't been sent."""
         return sum(len(part) for part in self.parts if isinstance(part, _IN_MEMORY))
 
+    def use(self, channel: Channel) -> None:
+        """Sends through `channel` from now on: it moves bytes through the present channel."""
+        self._channel = channel
+
     def send(self) -> None:
         """Sends the queued parts. Afterwards all of them are sent, or `stopped` is set. Raises OSError."""
         parts = self.parts

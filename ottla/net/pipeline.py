@@ -4,6 +4,9 @@ Kafka's clients rely on this order: a request starts when all requests before it
 a request of the pipelined APIs (Produce) may start behind unanswered requests that are of these APIs, too, or that
 change nothing and are marked so (`overtakable`). Answers are sent in the order of the requests.
 
+While a connection is muted, because its client is throttled (KIP-219), no request starts. Answers are sent all the
+same.
+
 A pipeline sees only the sizes and headers of frames, and the unanswered requests. The channel moves the bytes, and the
 connection owns the buffers.
 """
@@ -41,13 +44,16 @@ class Bounds(Protocol):
 class Pipeline:
     """A connection's unanswered requests, and the rule by which another request may start behind them."""
 
-    __slots__ = ("_bounds", "_pipelined", "_unanswered", "_unanswered_bytes")
+    __slots__ = ("_bounds", "_muted_until", "_pipelined", "_unanswered", "_unanswered_bytes", "muted")
 
     def __init__(self, bounds: Bounds, pipelined: Container[int]) -> None:
         self._bounds = bounds
         self._pipelined = pipelined
         self._unanswered: deque[Pending] = deque()
         self._unanswered_bytes = 0
+        self.muted = False
+        """Whether no request may start before `unmute`. Other modules only read it."""
+        self._muted_until = 0.0
 
     def __len__(self) -> int:
         """The number of requests that wait for their answer, or for the answers before theirs."""
@@ -55,6 +61,8 @@ class Pipeline:
 
     def may_start(self, api_key: int) -> bool:
         """Whether a request of this API may start now, behind the unanswered ones."""
+        if self.muted:
+            return False
         unanswered, bounds, pipelined = self._unanswered, self._bounds, self._pipelined
         if not unanswered:
             return True
@@ -63,6 +71,20 @@ class Pipeline:
         return api_key in pipelined and all(
             pending.api_key in pipelined or pending.overtakable for pending in unanswered
         )
+
+    def mute(self, until: float) -> None:
+        """Lets no request start before `until` (seconds, by the clock of `unmute`), or before a later end that was set
+        already."""
+        self.muted = True
+        self._muted_until = max(self._muted_until, until)
+
+    def unmute(self, now: float) -> float:
+        """Lets requests start again, if the time has come. Returns the seconds that are left otherwise, else 0."""
+        left = self._muted_until - now
+        if left > 0:
+            return left
+        self.muted = False
+        return 0.0
 
     def waits(self, pending: Pending, size: int) -> None:
         """Adds a request of `size` bytes that has started. Its answer isn't ready, or has to wait for earlier ones."""

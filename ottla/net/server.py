@@ -9,6 +9,9 @@ Clients' connections can't keep other brokers from connecting. If the broker-wid
 connection to the inter-broker listener is accepted, and the least recently used connection of the other listeners is
 closed instead. As in Kafka's ConnectionQuotas, this works only if the inter-broker listener isn't the only listener. If
 `max.connections` is lowered, clients' connections are closed until their number is low enough.
+
+The rate of new connections may be limited, too (`Rates`): then a listener accepts later, or a connection from an
+address above its limit is held unread for a moment and closed.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import nlargest
+from typing import Protocol
 
 from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
 from ottla.net.channel import PlainChannel
@@ -32,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 RECEIVE_BUFFER_BYTES = 256 * 1024
 ACCEPTS_PER_TURN = 64
+HELD_MAX = 1000  # this number of connections above the rate of their address is held unread; more are closed at once
 
 Reply = list[Part] | tuple[Part, ...] | Pending | Postponed | None
 Dispatch = Callable[[Connection, Memory, int, int], Reply]
@@ -54,6 +60,18 @@ class Limits:
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     backlog: int = 50
+
+
+class Rates(Protocol):
+    """The limits on the rate of new connections. Times are in ms, by the event loop's clock."""
+
+    def accepted(self, listener: str, protected: bool, now_ms: int) -> int:
+        """Counts a new connection. Returns the ms that the listener waits before the connection is served, and before
+        it accepts the next one. `protected` says that the listener is the brokers' own one beside clients'."""
+
+    def hold_ms(self, listener: str, protected: bool, host: str, now_ms: int) -> int:
+        """Counts a connection for the client's address. If the result (ms) isn't 0, the connection must be closed after
+        this time, unread."""
 
 
 OpenSocket = Callable[[str, int, Limits], Awaitable[socket.socket]]
@@ -80,7 +98,7 @@ async def open_socket(host: str, port: int, limits: Limits) -> socket.socket:
 
 class Server:
     """All listeners of a process. A request whose API key is in `pipelined` may start before earlier requests of its
-    connection are answered."""
+    connection are answered. Without `rates`, connections may come as fast as they can be accepted."""
 
     def __init__(
         self,
@@ -90,8 +108,10 @@ class Server:
         open_socket: OpenSocket = open_socket,
         busy_poll_seconds: float = WINDOW_SECONDS,
         disk_threads: DiskThreads | None = None,
+        rates: Rates | None = None,
     ) -> None:
         self.dispatch = dispatch
+        self.rates = rates
         self.disk_threads: DiskThreads = VolumeThreads() if disk_threads is None else disk_threads
         self.limits = limits
         self.pipelined = pipelined
@@ -104,6 +124,7 @@ class Server:
         self.connection_count = 0
         self.connections_refused = 0
         self.connections_closed_for_others = 0
+        self.connections_throttled = 0
         self.turns_away = False  # whether each new connection is closed immediately
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -140,10 +161,14 @@ class Server:
             return False
         if self.connection_count < limits.connections_max:
             return True
-        if listener.name != limits.inter_broker_listener or len(self.listeners) == 1:
+        if not self.protects(listener):
             return False
         self._close_longest_unused(1, "another broker connects")
         return True
+
+    def protects(self, listener: Listener) -> bool:
+        """Whether `listener` is the brokers' own one, beside clients' listeners."""
+        return listener.name == self.limits.inter_broker_listener and len(self.listeners) > 1
 
     def _close_longest_unused(self, count: int, why: str) -> None:
         """Closes the `count` least recently used connections of clients, or all if there are fewer."""
@@ -203,6 +228,8 @@ class Listener:
         self._socket = sock
         self._loop = asyncio.get_running_loop()
         self._next_id = 0
+        self._delayed: socket.socket | None = None  # a connection that waits because connections come too fast
+        self._held: dict[socket.socket, asyncio.TimerHandle] = {}  # connections that will be closed unread
 
     def accept(self) -> None:
         """Begins to accept connections."""
@@ -222,17 +249,52 @@ class Listener:
                 self._loop.remove_reader(self._socket.fileno())
                 self._loop.call_later(1.0, self._accept_again)
                 return
+            rates = self.server.rates
+            if rates is not None:
+                delay_ms = rates.accepted(self.name, self.server.protects(self), self._now_ms())
+                if delay_ms:
+                    self.server.connections_throttled += 1
+                    self._delayed = sock
+                    self._loop.remove_reader(self._socket.fileno())
+                    self._loop.call_later(delay_ms / 1000, self._accept_delayed, address[0])
+                    return
             self._accepted(sock, address[0])
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
 
     def _accept_again(self) -> None:
         if self._socket.fileno() >= 0:
             self._loop.add_reader(self._socket.fileno(), self._acceptable)
+
+    def _accept_delayed(self, host: str) -> None:
+        sock, self._delayed = self._delayed, None
+        if sock is not None:  # None if the listener was closed meanwhile
+            self._accepted(sock, host)
+            self._accept_again()
+
+    def _hold(self, sock: socket.socket, hold_ms: int) -> None:
+        """Keeps a connection open for this time without reading from it, and closes it then."""
+        self.server.connections_throttled += 1
+        if len(self._held) >= HELD_MAX:
+            sock.close()
+        else:
+            self._held[sock] = self._loop.call_later(hold_ms / 1000, partial(self._let_go, sock))
+
+    def _let_go(self, sock: socket.socket) -> None:
+        del self._held[sock]
+        sock.close()
 
     def _accepted(self, sock: socket.socket, host: str) -> None:
         server, limits = self.server, self.server.limits
         if server.turns_away:
             sock.close()
             return
+        if server.rates is not None:
+            hold_ms = server.rates.hold_ms(self.name, server.protects(self), host, self._now_ms())
+            if hold_ms:
+                self._hold(sock, hold_ms)
+                return
         from_host = server.connections_by_host.get(host, 0)
         per_ip_max = limits.connections_per_ip_overrides.get(host, limits.connections_per_ip_max)
         if from_host >= per_ip_max or not server.makes_room(self):
@@ -273,5 +335,12 @@ class Listener:
             return
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
+        if self._delayed is not None:
+            self._delayed.close()
+            self._delayed = None
+        for sock, timer in self._held.items():
+            timer.cancel()
+            sock.close()
+        self._held.clear()
         for connection in list(self.connections):
             connection.close()

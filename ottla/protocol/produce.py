@@ -227,9 +227,11 @@ def write_produce_answer(
     correlation_id: int,
     answers: Sequence[tuple[str | bytes, Sequence[PartitionAnswer]]],
     tags: bytes = NO_TAGS,
+    throttle_time: int = 0,
 ) -> bytes | bytearray:
-    """The whole response frame, size and header included; `tags` are the tagged fields of the response."""
-    if version >= FLEXIBLE and len(answers) == 1:
+    """The whole response frame, size and header included; `tags` are the tagged fields of the response, and
+    `throttle_time` is in ms."""
+    if version >= FLEXIBLE and len(answers) == 1 and not throttle_time:
         topic, partitions = answers[0]
         if len(partitions) == 1 and not partitions[0].error:
             return _write_one_success(correlation_id, topic, partitions[0])
@@ -258,7 +260,7 @@ def write_produce_answer(
             _write_partition(version, out, answer)
         if version >= FLEXIBLE:
             out.append(0)
-    out += _int.pack(0)  # no throttle time
+    out += _int.pack(throttle_time)
     if version >= FLEXIBLE:
         out += tags
     _int.pack_into(out, 0, len(out) - 4)

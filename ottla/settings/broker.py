@@ -12,7 +12,7 @@ _TIERED = "there is no tiered storage yet"
 _NO_CHANNEL = "brokers follow the metadata store, the controller sends them nothing"
 _METRICS = "metrics are served to Prometheus on ottla.http.listener"
 _TELEMETRY = "clients are not asked for their metrics"
-_QUOTA = "quotas are stored and not enforced yet"
+_REPLICATION_QUOTA = "the limits of replication allow the bytes of one second at once"
 _COMPRESSION = "the broker compresses at each codec's default level"
 
 SETTINGS = (
@@ -282,38 +282,39 @@ SETTINGS = (
     ),
     Setting(
         "quota.window.num", Kind.INT, "11", Importance.LOW,
-        "Samples kept for client quotas.", bounds=Range(1), instead=_QUOTA,
+        "Samples kept for client quotas.", bounds=Range(1),
     ),
     Setting(
         "quota.window.size.seconds", Kind.INT, "1", Importance.LOW,
-        "Length of one sample of a client quota.", bounds=Range(1), instead=_QUOTA,
+        "Length of one sample of a client quota.", bounds=Range(1),
     ),
     Setting(
         "replication.quota.window.num", Kind.INT, "11", Importance.LOW,
-        "Samples kept for replication quotas.", bounds=Range(1), instead=_QUOTA,
+        "Samples kept for replication quotas.", bounds=Range(1), instead=_REPLICATION_QUOTA,
     ),
     Setting(
         "replication.quota.window.size.seconds", Kind.INT, "1", Importance.LOW,
-        "Length of one sample of a replication quota.", bounds=Range(1), instead=_QUOTA,
+        "Length of one sample of a replication quota.", bounds=Range(1), instead=_REPLICATION_QUOTA,
     ),
     Setting(
         "alter.log.dirs.replication.quota.window.num", Kind.INT, "11", Importance.LOW,
-        "Samples kept for quotas on moves between log directories.", bounds=Range(1), instead=_QUOTA,
+        "Samples kept for quotas on moves between log directories.", bounds=Range(1), instead=_REPLICATION_QUOTA,
     ),
     Setting(
         "alter.log.dirs.replication.quota.window.size.seconds", Kind.INT, "1", Importance.LOW,
-        "Length of one sample of a quota on moves between log directories.", bounds=Range(1), instead=_QUOTA,
+        "Length of one sample of a quota on moves between log directories.", bounds=Range(1),
+        instead=_REPLICATION_QUOTA,
     ),
     Setting(
         "controller.quota.window.num", Kind.INT, "11", Importance.LOW,
-        "Samples kept for quotas on changes of topics.", bounds=Range(1), instead=_QUOTA,
+        "Samples kept for quotas on changes of topics.", bounds=Range(1),
     ),
     Setting(
         "controller.quota.window.size.seconds", Kind.INT, "1", Importance.LOW,
-        "Length of one sample of a quota on changes of topics.", bounds=Range(1), instead=_QUOTA,
+        "Length of one sample of a quota on changes of topics.", bounds=Range(1),
     ),
     Setting(
         "client.quota.callback.class", Kind.CLASS, None, Importance.LOW,
-        "Class that decides which quota a client has.", instead=_QUOTA,
+        "Class that decides which quota a client has.", instead=_JAVA,
     ),
 )

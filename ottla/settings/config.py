@@ -47,6 +47,7 @@ class BrokerConfig(TypedValues):
         "fetch_bytes_max",
         "file_checksum",
         "listener_connections",
+        "listener_creation_rates",
         "listeners",
         "static",
         "topic_defaults",
@@ -62,6 +63,8 @@ class BrokerConfig(TypedValues):
     """max.connections.per.ip.overrides: limits by host."""
     listener_connections: Mapping[str, int]
     """max.connections of each listener that is opened, by its name."""
+    listener_creation_rates: Mapping[str, int]
+    """max.connection.creation.rate of each listener that is opened, by its name."""
     fetch_bytes_max: int
     """fetch.max.bytes, as an attribute, because every fetch reads it."""
     file_checksum: str
@@ -109,6 +112,10 @@ class BrokerConfig(TypedValues):
         self.connection_overrides = overrides
         self.listener_connections = {
             endpoint.listener: cast(int, self.for_listener(endpoint.listener, "max.connections"))
+            for endpoint in listeners.opened
+        }
+        self.listener_creation_rates = {
+            endpoint.listener: cast(int, self.for_listener(endpoint.listener, "max.connection.creation.rate"))
             for endpoint in listeners.opened
         }
         self.fetch_bytes_max = self.get_int("fetch.max.bytes")

@@ -86,8 +86,10 @@ SETTINGS = (
     ),
     Setting(
         "max.connection.creation.rate", Kind.INT, "2147483647", Importance.MEDIUM,
-        "New connections accepted per second.", bounds=Range(0), update=Update.CLUSTER_WIDE,
-        instead="new connections are not throttled",
+        "New connections accepted per second; faster ones wait. Connections to the inter-broker listener don't count "
+        "if clients have another listener. `listener.name.<listener>.max.connection.creation.rate` bounds the "
+        "connections of one listener.",
+        bounds=Range(0), update=Update.CLUSTER_WIDE,
     ),
     Setting(
         "connections.max.idle.ms", Kind.LONG, "600000", Importance.MEDIUM,

@@ -83,6 +83,6 @@ FAMILIES: dict[str, str] = {
     "rlmm.config.": "there is no tiered storage yet",
     "config.providers.": "values are read as they stand; give secrets by environment variables",
     "metrics.jmx.": "metrics are served to Prometheus on ottla.http.listener",
-    "client.quota.callback.static.": "quotas are stored and not enforced yet",
+    "client.quota.callback.static.": "classes in Java can't be loaded; quotas are those of KIP-546",
 }
 """The prefix of the names of settings of a plug-in of Kafka → a sentence that says what Ottla does instead."""

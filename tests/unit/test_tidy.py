@@ -46,6 +46,7 @@ MUST_BE_PURE = (
     "ottla.broker.fetch_sessions",
     "ottla.broker.restart_risk",
     "ottla.broker.event_rate",
+    "ottla.broker.quota.",
     "ottla.controller.decide",
     "ottla.controller.topics",
     "ottla.controller.reassignment",

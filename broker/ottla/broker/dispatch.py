@@ -24,6 +24,7 @@ from ottla.broker.authorizer import Authorize
 from ottla.broker.counters import ApiCounters
 from ottla.broker.ports import WithServer
 from ottla.broker.request import Request
+from ottla.broker.throttling import Charge, Throttling, metered
 from ottla.net.connection import POSTPONED, Connection
 from ottla.net.pending import Pending
 from ottla.protocol.errors import ProtocolError
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PRODUCE = 0
+
 
 class Parts(Ports, WithServer, Protocol):
     """The parts of the broker that dispatch needs: those of all handlers, and the server, which has the memory for
@@ -48,12 +51,17 @@ class Parts(Ports, WithServer, Protocol):
 
 
 class Dispatcher:
-    """Serves frames by the routes of the registry, as far as `authorize` allows it."""
+    """Serves frames by the routes of the registry, as far as `authorize` allows it, and charges them to the clients'
+    quotas."""
 
-    def __init__(self, broker: Parts, routes: Mapping[int, Route], authorize: Authorize) -> None:
+    def __init__(
+        self, broker: Parts, routes: Mapping[int, Route], authorize: Authorize, throttling: Throttling
+    ) -> None:
         self._broker = broker
         self._routes = routes
         self._authorize = authorize
+        self._throttling = throttling
+        self._quotas = throttling.quotas
         self.counters = {key: ApiCounters() for key in routes}
         self._changing = frozenset(key for key, route in routes.items() if route.api.changes_metadata)
         self._hot = {
@@ -63,11 +71,20 @@ class Dispatcher:
             for version in range((route.api.served or route.api.versions)[0], route.api.versions[1] + 1)
         }
 
-    def dispatch(self, connection: Connection, frame: Memory, start: int, end: int) -> Reply:
-        """Serves the request frame[start:end]. Raises ProtocolError where the connection must be closed."""
+    def dispatch(
+        self, connection: Connection, frame: Memory, start: int, end: int, charge: Charge | None = None
+    ) -> Reply:
+        """Serves the request frame[start:end]. Raises ProtocolError where the connection must be closed.
+
+        `charge` is this method's own: a request that is charged to a quota is dispatched again with it.
+        """
+        if self._quotas.enforced and charge is None:
+            return self._charged(connection, frame, start, end)
         began = perf_counter_ns()
         key, version, correlation_id, client_id, position = read_request_header(frame, start, end)
         request = Request(key, version, correlation_id, client_id, connection)
+        if charge is not None:
+            request.charge = charge
         hot = self._hot.get((key, version))
         if hot is not None:
             serve, counters, flexible, rights = hot
@@ -100,7 +117,7 @@ class Dispatcher:
             position = skip_tagged_fields(frame, position, end)
         body = read_request(key, version, bytes(memoryview(frame)[position:end]))
         if route.handle is not None:
-            self._broker.spawn(self._handle(route.handle, request, body, began))
+            self._broker.spawn(metered(charge, self._handle(route.handle, request, body, began)))
             return request.pending
         assert route.taskless is not None  # requests of hot APIs, in the versions that are served, are answered above
         try:
@@ -113,6 +130,19 @@ class Dispatcher:
         else:
             answer.add_done_callback(partial(self._answer, request, began))
         return request.pending
+
+    def _charged(self, connection: Connection, frame: Memory, start: int, end: int) -> Reply:
+        """Dispatches a request whose client may have a quota, and measures the time."""
+        key, _, _, client_id, _ = read_request_header(frame, start, end)
+        charge = self._throttling.charge(connection, key, client_id, end - start)
+        charge.start()
+        try:
+            reply = self.dispatch(connection, frame, start, end, charge)
+            if key == PRODUCE and reply is not POSTPONED and not connection.closed:
+                charge.produced()
+        finally:
+            charge.stop()
+        return reply
 
     def name_of(self, key: int) -> str:
         """Kafka's name of a served API, as Kafka's metrics and tools write it, such as ListOffsets."""
@@ -138,6 +168,7 @@ class Dispatcher:
             response = await handle(self._broker, request, body)
             if request.api_key in self._changing:
                 await self._broker.applied_revisions.everywhere()
+            response = _throttled(request, response)
             answer = write_response(request.api_key, request.api_version, response)
         except Exception:  # also a bug: without an answer, the connection is closed
             self._cut_off(request)
@@ -146,7 +177,7 @@ class Dispatcher:
 
     def _answer(self, request: Request, began: int, answer: asyncio.Future[Response]) -> None:
         try:
-            response = answer.result()
+            response = _throttled(request, answer.result())
             body = write_response(request.api_key, request.api_version, response)
         except (Exception, asyncio.CancelledError):  # also a bug; no other code reports a cancelled future
             self._cut_off(request)
@@ -167,6 +198,14 @@ class Dispatcher:
         name = self.name_of(request.api_key)
         logger.exception("%s version %d from %s failed", name, request.api_version, request.client_host)
         request.connection.close("the request failed inside the broker")
+
+
+def _throttled(request: Request, response: Response) -> Response:
+    """The response with the time for which the client is throttled, if it is. An API without a field for the time
+    leaves it out."""
+    if request.charge is None or not (time_ms := request.charge.answered()):
+        return response
+    return {**response, "throttle_time": time_ms}
 
 
 def _count_later(counters: ApiCounters, began_ns: int, waits_since_ns: int) -> None:

@@ -60,6 +60,7 @@ from ottla.broker.replication import Replication
 from ottla.broker.replication_throttle import LEADER, ReplicationThrottle
 from ottla.broker.restore_reports import RestoreReports
 from ottla.broker.tasks import Tasks
+from ottla.broker.throttling import Throttling
 from ottla.broker.topic_descriptions import EncodedTopics
 from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
 from ottla.broker.transaction_service import TransactionService
@@ -211,7 +212,8 @@ class Broker:
         )
         apis = (route.api for route in ROUTES.values() if not route.api.own_name)
         self.advertised_apis: list[Api] = sorted(apis, key=lambda api: api.key)
-        self.dispatcher: Dispatcher = Dispatcher(self, ROUTES, allow_everything)
+        self.throttling: Throttling = Throttling(config, _loop_time, self.tasks.spawn)
+        self.dispatcher: Dispatcher = Dispatcher(self, ROUTES, allow_everything, self.throttling)
         self.failed_requests = FailedRequests(
             self.dispatcher.counters[PRODUCE], self.dispatcher.counters[FETCH], self.replicas.counters_of
         )
@@ -225,6 +227,7 @@ class Broker:
             machine.open_socket,
             machine.busy_poll_seconds,
             machine.disk_threads,
+            self.throttling.connection_rates,
         )
         self.making_way: MakingWay = MakingWay(
             self.server,
@@ -290,9 +293,11 @@ class Broker:
         self.follower.listen(self.replicas.changed)
         self.follower.listen(self.isr_changes.registrations_changed)
         self.follower.listen(self.coordinators.changed)
+        self.follower.listen(self.throttling.changed)
         self.logs.expect(self.replicas.wanted(self.image))
         everything = difference(Image(), self.image)
         self.restore_reports.changed(self.image, everything)
+        self.throttling.changed(self.image, everything)
         self.replicas.changed(self.image, everything)
         self.logs.set_aside_unknown(self.replicas.wants)
         self.spawn(self.follower.run(), "metadata follower", vital=True)
@@ -390,6 +395,7 @@ class Broker:
         self.server.limits = connection_limits(config)
         self.compactor.limits = compaction_limits(config)
         self.replicas.configured(config)
+        self.throttling.configured(config)
         if ADDRESSES in names:
             self.membership.advertise_anew()
 

@@ -10,6 +10,7 @@ import os
 from ottla.broker import descriptors
 from ottla.broker.log.compactor import CompactionLimits
 from ottla.broker.log.upkeep import UpkeepIntervals
+from ottla.broker.quota.windows import Windows
 from ottla.net.server import Limits
 from ottla.settings.config import BrokerConfig
 
@@ -60,3 +61,10 @@ def connection_limits(config: BrokerConfig) -> Limits:
         receive_buffer_bytes=config.get_int("socket.receive.buffer.bytes"),
         backlog=config.get_int("socket.listen.backlog.size"),
     )
+
+
+def quota_windows(config: BrokerConfig, prefix: str = "") -> Windows:
+    """The windows of clients' quotas; with the prefix `controller.`, those of the quotas on changes of topics."""
+    seconds = config.get_int("controller.quota.window.size.seconds" if prefix else "quota.window.size.seconds")
+    number = config.get_int("controller.quota.window.num" if prefix else "quota.window.num")
+    return Windows(number, seconds * 1000)

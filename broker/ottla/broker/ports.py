@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from ottla.broker.replicas import Replicas
     from ottla.broker.replication import Replication
     from ottla.broker.replication_throttle import ReplicationThrottle
+    from ottla.broker.throttling import Throttling
     from ottla.broker.topic_descriptions import EncodedTopics
     from ottla.broker.transaction_service import TransactionService
     from ottla.broker.transaction_verifier import TransactionVerifier
@@ -351,6 +352,14 @@ class WithTasks(Protocol):
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
         """Runs a coroutine in a task, which is cancelled when the broker stops. A failure is logged."""
+
+
+class WithThrottling(Protocol):
+    """The quotas of clients."""
+
+    @property
+    def throttling(self) -> Throttling:
+        """The part that charges requests to their clients, and has the measurements."""
 
 
 class WithTopicCounters(Protocol):

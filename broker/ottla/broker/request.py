@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ottla.net.pending import Pending
 
 if TYPE_CHECKING:
+    from ottla.broker.throttling import Charge
     from ottla.net.connection import Connection
 
 
@@ -26,6 +27,8 @@ class Request:
     client_id: str | None  # the name that the client gives itself, which proves nothing
     connection: Connection
     _pending: Pending | None = field(default=None, init=False)
+    charge: Charge | None = field(default=None, init=False)
+    """What the request costs its client; None while no client has a quota."""
 
     @property
     def listener(self) -> str:

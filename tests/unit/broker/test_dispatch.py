@@ -22,6 +22,7 @@ from ottla.broker.request import Request
 from ottla.net.pending import Part, Pending
 from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.messages import write_request
+from tests.unit.broker.without_quotas import without_quotas
 
 
 @pytest.mark.parametrize("key", sorted(ROUTES))
@@ -29,7 +30,7 @@ from ottla.protocol.messages import write_request
 @pytest.mark.parametrize("tags", [b"", b"\x01", b"\x01\x05", b"\x01\x05\x7f", b"\x80"])
 def test_a_frame_that_ends_in_its_header_is_malformed(key: int, after: bytes, tags: bytes) -> None:
     broker: Any = SimpleNamespace(spawn=lambda coroutine: pytest.fail("it was served"))
-    dispatcher = Dispatcher(broker, ROUTES, allow_everything)
+    dispatcher = Dispatcher(broker, ROUTES, allow_everything, without_quotas())
     header = struct.pack(">hhih", key, ROUTES[key].api.versions[1], 1, 2) + b"me" + tags
     connection: Any = SimpleNamespace(listener=SimpleNamespace(name="PLAINTEXT"))
     with pytest.raises(ProtocolError):
@@ -62,7 +63,7 @@ def _heartbeat(route: Route) -> tuple[Sequence[Part] | None, list[str]]:
         memory = SimpleNamespace(answered=lambda key, size: None)
         spawn = asyncio.get_running_loop().create_task
         broker: Any = SimpleNamespace(spawn=spawn, server=SimpleNamespace(memory=memory))
-        dispatcher = Dispatcher(broker, {HEARTBEAT.key: route}, allow_everything)
+        dispatcher = Dispatcher(broker, {HEARTBEAT.key: route}, allow_everything, without_quotas())
         pending = dispatcher.dispatch(client, frame, 0, len(frame))
         if pending is None:
             return None
@@ -153,7 +154,7 @@ def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
             applied_revisions=SimpleNamespace(everywhere=applied.wait),
         )
         route = _in_task({"responses": []}, DELETE_TOPICS)
-        pending = Dispatcher(broker, {DELETE_TOPICS.key: route}, allow_everything).dispatch(
+        pending = Dispatcher(broker, {DELETE_TOPICS.key: route}, allow_everything, without_quotas()).dispatch(
             client, frame, 0, len(frame)
         )
         assert isinstance(pending, Pending)
@@ -200,7 +201,7 @@ def _asked(key: int, version: int, *, allowed: bool) -> tuple[list[tuple[Any, ..
             API_VERSIONS.key: Route(API_VERSIONS, in_task),
         }
         frame = bytearray(struct.pack(">hhih", key, version, 7, 2) + b"me" + bytes(40))
-        reply = Dispatcher(broker, routes, authorize).dispatch(client, frame, 0, len(frame))
+        reply = Dispatcher(broker, routes, authorize, without_quotas()).dispatch(client, frame, 0, len(frame))
         assert (reply is None) is not allowed
 
     client: Any = Client()

@@ -34,7 +34,10 @@ kafka.controller ControllerStats UncleanLeaderElectionsPerSec LeaderElectionRate
 kafka.log Log Size LogEndOffset LogStartOffset
 kafka.log LogFlushStats LogFlushRateAndTimeMs
 kafka.log LogManager OfflineLogDirectoryCount
-kafka.server Produce|Fetch|Request throttle-time byte-rate
+kafka.server Produce|Fetch byte-rate
+kafka.server Produce|Fetch|Request|ControllerMutation throttle-time
+kafka.server Request request-time exempt-request-time
+kafka.server ControllerMutation tokens mutation-rate
 """
 MBEANS = [
     (group, kind, name)

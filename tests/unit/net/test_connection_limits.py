@@ -235,3 +235,90 @@ def test_a_server_that_turns_away_hangs_up_on_everybody_until_it_lets_them_in() 
         await house.served("BROKERS")
 
     run(scene, ("CLIENTS", "BROKERS"), Limits())
+
+
+class GivenRates:
+    """Rates that answer what the test has set, and note which connections they were asked about."""
+
+    def __init__(self, delays: list[int], holds: list[int]) -> None:
+        self.delays, self.holds = delays, holds
+        self.asked: list[tuple[str, bool, str]] = []
+
+    def accepted(self, listener: str, protected: bool, now_ms: int) -> int:
+        return self.delays.pop(0) if self.delays else 0
+
+    def hold_ms(self, listener: str, protected: bool, host: str, now_ms: int) -> int:
+        self.asked.append((listener, protected, host))
+        return self.holds.pop(0) if self.holds else 0
+
+
+def run_with(rates: GivenRates, scene: Callable[[House], Awaitable[None]], names: tuple[str, ...]) -> None:
+    async def rated(house: House) -> None:
+        house.server.rates = rates
+        await scene(house)
+
+    run(rated, names, Limits(inter_broker_listener="BROKERS"))
+
+
+def test_clients_that_connect_too_fast_wait_in_the_listeners_queue() -> None:
+    rates = GivenRates([0, 400], [])
+
+    async def scene(house: House) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        streams = [await house.served("CLIENTS")]
+        assert loop.time() - began < 0.4
+        second, third = await house.connect("CLIENTS"), await house.connect("CLIENTS")
+        streams.append(await house.served("BROKERS"))
+        assert house.server.connection_count == 2, "another listener accepts meanwhile"
+        await ask(second)
+        assert loop.time() - began >= 0.4
+        await ask(third)
+        assert house.server.connections_throttled == 1
+        assert house.server.connection_count == len(streams) + 2
+
+    run_with(rates, scene, ("CLIENTS", "BROKERS"))
+    assert rates.asked == [
+        ("CLIENTS", False, "127.0.0.1"),
+        ("BROKERS", True, "127.0.0.1"),
+        *[("CLIENTS", False, "127.0.0.1")] * 2,
+    ]
+
+
+def test_a_connection_of_an_address_that_is_too_fast_is_held_unread_and_closed() -> None:
+    async def scene(house: House) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        reader, writer = await house.connect("CLIENTS")
+        writer.write(frame(ORDINARY, b"who?"))
+        assert await ended((reader, writer))
+        assert loop.time() - began >= 0.3
+        assert house.server.connection_count == 0
+        stream = await house.served("CLIENTS")
+        assert house.server.connections_by_host == {"127.0.0.1": 1}
+        await ask(stream)
+        assert house.server.connections_throttled == 1
+
+    run_with(GivenRates([], [300]), scene, ("CLIENTS",))
+
+
+def test_the_number_of_connections_that_are_held_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ottla.net.server.HELD_MAX", 2)
+
+    async def scene(house: House) -> None:
+        held = [await house.connect("CLIENTS") for _ in range(2)]
+        assert await ended(await house.connect("CLIENTS"))
+        assert not any(reader.at_eof() for reader, _ in held)
+
+    run_with(GivenRates([], [60_000] * 3), scene, ("CLIENTS",))
+
+
+def test_a_server_that_closes_drops_the_connections_that_wait() -> None:
+    async def scene(house: House) -> None:
+        held, delayed = await house.connect("CLIENTS"), await house.connect("CLIENTS")
+        await until(lambda: house.server.connections_throttled == 2)
+        await house.server.close()
+        assert await ended(held)
+        assert await ended(delayed)
+
+    run_with(GivenRates([0, 60_000], [60_000]), scene, ("CLIENTS",))

@@ -140,3 +140,35 @@ def test_a_frame_is_served_when_all_of_it_is_there(size: int, position: int, arr
 def test_a_size_that_makes_no_sense_is_said(start: bytes, says: str) -> None:
     with pytest.raises(ProtocolError, match=says):
         frame_end(start + bytes(20), 0, 24, 100)
+
+
+def test_nothing_starts_while_the_connection_is_muted() -> None:
+    pipeline = Pipeline(Bounds(), {PRODUCE})
+    pipeline.mute(10.0)
+    assert not any(pipeline.may_start(key) for key in (PRODUCE, FETCH, METADATA))
+    assert pipeline.unmute(9.0) == 1.0
+    assert not pipeline.may_start(METADATA)
+    assert pipeline.unmute(10.0) == 0.0
+    assert pipeline.may_start(METADATA)
+
+
+def test_the_later_end_of_two_mutes_counts() -> None:
+    pipeline = Pipeline(Bounds(), {PRODUCE})
+    pipeline.mute(10.0)
+    pipeline.mute(5.0)
+    assert pipeline.unmute(6.0) == 4.0
+    pipeline.mute(12.0)
+    assert pipeline.unmute(10.0) == 2.0
+    assert pipeline.unmute(12.0) == 0.0
+    assert not pipeline.muted
+
+
+def test_answers_are_sent_while_the_connection_is_muted() -> None:
+    pipeline = Pipeline(Bounds(), {PRODUCE})
+    waiting = pending(PRODUCE)
+    pipeline.waits(waiting, 10)
+    pipeline.mute(10.0)
+    waiting.answer([b"late"])
+    queue: deque[Part] = deque()
+    assert pipeline.move_answers(queue)
+    assert list(queue) == [b"late"]

@@ -1,4 +1,7 @@
-"""AlterClientQuotas (key 49), versions 0–1: stores limits of users, client ids and addresses."""
+"""AlterClientQuotas (key 49), versions 0–1: stores the limits of users, client ids and addresses.
+
+All registered brokers enforce the limits when the answer comes (`throttling.py`).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,6 @@ API = Api(
     key=49,
     versions=(0, 1),
     needs=(Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),),
-    gaps=("Quotas are stored and described, and not enforced yet.",),
     changes_metadata=True,
 )
 

@@ -113,8 +113,14 @@ keeps its levels until somebody raises them ([operations.md](operations.md#level
 
 ## Client quotas
 
-Quotas are stored and described (AlterClientQuotas, DescribeClientQuotas), and not enforced yet: throttle
-times are always 0.
+Quotas are enforced as in Kafka, with the same precedence, windows and throttle times; [security.md](security.md) has
+them all. These differ:
+
+- `request_percentage` is a share of one event loop, which does the work of Kafka's network and request threads: 100
+  is all of it.
+- A batch that is larger than ten seconds of its consumer's quota is sent after windows without a byte, where Kafka
+  never sends it.
+- A Produce request is charged when its batches were written, where Kafka waits until they are committed.
 
 ## What else differs
 

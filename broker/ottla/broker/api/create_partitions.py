@@ -7,24 +7,28 @@ partitions.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, Protocol
 
 from ottla.broker.api.declaration import Api
 from ottla.broker.bounded import gather_bounded
-from ottla.broker.ports import WithIntents
+from ottla.broker.ports import WithImage, WithIntents
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 API = Api(key=37, versions=(0, 3), needs=(Right(AclOperation.ALTER, ResourceType.TOPIC),), changes_metadata=True)
+FIRST_STRICT_VERSION = 3  # the first version that is refused when the client's quota of changes is used up
 
 
-async def handle(broker: WithIntents, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithImage, WithIntents, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     counts = Counter(topic.name for topic in body.topics)
     timeout_s = milliseconds(body.timeout) / 1000
     once = [topic for topic in body.topics if counts[topic.name] == 1]
-    results = await gather_bounded(lambda topic: _grow(broker, topic, timeout_s, body.validate_only), once)
+    results = await gather_bounded(lambda topic: _grow(broker, request, topic, timeout_s, body.validate_only), once)
     duplicates = [
         {"name": name, "error_code": ErrorCode.invalid_request, "error_message": "Duplicate topic name."}
         for name, count in counts.items()
@@ -33,9 +37,14 @@ async def handle(broker: WithIntents, request: Request, body: Any) -> dict[str, 
     return {"results": [*duplicates, *results]}
 
 
-async def _grow(broker: WithIntents, topic: Any, timeout_s: float, validate_only: bool) -> dict[str, Any]:
+async def _grow(broker: Parts, request: Request, topic: Any, timeout_s: float, validate_only: bool) -> dict[str, Any]:
     assignments = None if topic.assignments is None else [assigned.broker_ids for assigned in topic.assignments]
     try:
+        if request.charge is not None:  # only a request that could be carried out is charged
+            await broker.intents.create_partitions(topic.name, topic.count, assignments, timeout_s, validate_only=True)
+            known = broker.image.topics.get(topic.name)
+            added = topic.count - len(known.partitions) if known is not None else topic.count
+            request.charge.mutates(max(added, 0), strict=request.api_version >= FIRST_STRICT_VERSION)
         await broker.intents.create_partitions(
             topic.name, topic.count, assignments, timeout_s, validate_only=validate_only
         )

@@ -34,6 +34,7 @@ API = Api(
     changes_metadata=True,
 )
 FIRST_VERSION_WITH_DESCRIPTION = 5
+FIRST_STRICT_VERSION = 6  # the first version that is refused when the client's quota of changes is used up
 
 
 class Parts(WithConfig, WithIntents, Protocol): ...
@@ -47,14 +48,12 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
         too_many = KafkaError(ErrorCode.policy_violation, "Excessively large number of partitions per request.")
         return {"topics": [_failed(name, too_many) for name in counts]}
     timeout_s = milliseconds(body.timeout) / 1000
-    results = await gather_bounded(
-        lambda topic: _create(broker, topic, timeout_s, body.validate_only, request.api_version), once
-    )
+    results = await gather_bounded(lambda topic: _create(broker, request, topic, timeout_s, body.validate_only), once)
     duplicate = KafkaError(ErrorCode.invalid_request, "Duplicate topic name.")
     return {"topics": [*results, *(_failed(name, duplicate) for name, count in counts.items() if count > 1)]}
 
 
-async def _create(broker: Parts, topic: Any, timeout_s: float, validate_only: bool, version: int) -> dict[str, Any]:
+async def _create(broker: Parts, request: Request, topic: Any, timeout_s: float, validate_only: bool) -> dict[str, Any]:
     try:
         broker.intents.check_new_topic_name(topic.name)
         configs = _configs(broker, topic)
@@ -67,11 +66,14 @@ async def _create(broker: Parts, topic: Any, timeout_s: float, validate_only: bo
                 factor = broker.config.get_int("default.replication.factor")
         assignments = [(assigned.partition_index, assigned.broker_ids) for assigned in topic.assignments]
         wanted = NewTopic(topic.name, count, factor, assignments, configs)
+        if request.charge is not None:  # only a request that could be carried out is charged
+            valid = await broker.intents.create_topic(wanted, timeout_s, validate_only=True)
+            request.charge.mutates(valid.partition_count, strict=request.api_version >= FIRST_STRICT_VERSION)
         created = await broker.intents.create_topic(wanted, timeout_s, validate_only=validate_only)
     except KafkaError as error:
         return _failed(topic.name, error)
     answer: dict[str, Any] = {"name": topic.name, "topic_id": created.id}
-    if version >= FIRST_VERSION_WITH_DESCRIPTION:
+    if request.api_version >= FIRST_VERSION_WITH_DESCRIPTION:
         answer["num_partitions"] = created.partition_count
         answer["replication_factor"] = created.replication_factor
         answer["configs"] = sorted(describe_topic(broker.config, configs), key=itemgetter("name"))

@@ -21,6 +21,7 @@ from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 API = Api(key=20, versions=(1, 6), needs=(Right(AclOperation.DELETE, ResourceType.TOPIC),), changes_metadata=True)
 FIRST_VERSION_WITH_OWN_ERROR = 3
+FIRST_STRICT_VERSION = 5  # the first version that is refused when the client's quota of changes is used up
 
 Answer = dict[str, Any]
 
@@ -36,7 +37,9 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
         return {"responses": [_answer(name, topic_id, code) for name, topic_id in asked]}
     answers, topics = _resolved(broker, asked)
     timeout_s = milliseconds(body.timeout) / 1000
-    answers += await gather_bounded(lambda topic: _delete(broker, topic[1], topic[0], timeout_s), list(topics.items()))
+    answers += await gather_bounded(
+        lambda topic: _delete(broker, request, topic[1], topic[0], timeout_s), list(topics.items())
+    )
     return {"responses": answers}
 
 
@@ -89,8 +92,10 @@ def _resolved(broker: Parts, asked: list[tuple[str | None, UUID | None]]) -> tup
     return answers, topics
 
 
-async def _delete(broker: Parts, name: str, topic_id: UUID, timeout_s: float) -> Answer:
+async def _delete(broker: Parts, request: Request, name: str, topic_id: UUID, timeout_s: float) -> Answer:
     try:
+        if request.charge is not None and (topic := broker.image.topics_by_id.get(topic_id)) is not None:
+            request.charge.mutates(len(topic.partitions), strict=request.api_version >= FIRST_STRICT_VERSION)
         await broker.intents.delete_topic(topic_id, timeout_s)
     except KafkaError as error:
         return _answer(name, topic_id, error.code, error.message or None)

@@ -15,7 +15,6 @@ API = Api(
     key=48,
     versions=(0, 1),
     needs=(Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
-    gaps=("Quotas are stored and described, and not enforced yet.",),
 )
 
 

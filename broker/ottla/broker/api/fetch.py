@@ -5,6 +5,9 @@ an answer are read on the event loop instead. If a fetch finds fewer than `min_b
 enough, but no longer than `max_wait_ms`. The first batch of an answer is sent whole, even if it exceeds the limits
 (KIP-74).
 
+The answer of a consumer that is throttled is empty, so its consumer asks for the same records again. No answer is
+larger than the consumer's quota allows at once.
+
 If the event loop would have to wait for the disk to find a partition's records, a thread looks them up (`cold_reads`).
 Until the look-up ends, the fetch finds nothing to read in this partition, and reads the other partitions as usual.
 
@@ -50,6 +53,8 @@ API = Api(
 )
 _Read = tuple[FetchPartition, PartitionAnswer, "Partition | None"]
 FOLLOWER_FETCHES = 11  # the first version in which consumers may read from followers
+ANSWER_BYTES = 60  # of the fields of an answer with one topic; Kafka counts the bytes of all fields
+PARTITION_BYTES = 40
 COLD_WAIT_MS = 500  # the least wait for a disk, because a client with max_wait_ms 0 would ask again and again
 
 
@@ -69,12 +74,13 @@ class Parts(
 
 def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
     """Answers at once if there is enough to read, else returns a Pending, which is answered later."""
-    body = read_fetch_request(request.api_version, frame, position, end)
-    fetch = _Fetch(broker, request, body)
+    fetch = _Fetch(broker, request, read_fetch_request(request.api_version, frame, position, end))
+    body = fetch.body
     try:
         fetch.open()
     except KafkaError as error:
-        return write_fetch_answer(request.api_version, request.correlation_id, error.code, 0, ())
+        throttle_time = 0 if fetch.charge is None else fetch.charge.answered()
+        return write_fetch_answer(request.api_version, request.correlation_id, error.code, 0, (), throttle_time)
     fetch.read()
     much = fetch.size >= body.min_bytes or fetch.cut
     enough = much or body.max_wait_ms <= 0 or fetch.failed or not fetch.wants_anything
@@ -92,6 +98,7 @@ class _Fetch:
         "_incremental",
         "answers",
         "body",
+        "charge",
         "cold",
         "cut",
         "failed",
@@ -112,6 +119,10 @@ class _Fetch:
         self.max_bytes = body.max_bytes if body.max_bytes < max_bytes else max_bytes
         self.read_committed = body.isolation_level == 1
         self.follower = body.replica_id > CONSUMER
+        self.charge = None if self.follower else request.charge
+        if self.charge is not None:
+            self.max_bytes = self.charge.fetch_bytes_max(self.max_bytes)
+            self.body = body._replace(min_bytes=min(body.min_bytes, self.max_bytes))
         self.follower_will_do = not self.follower and request.api_version >= FOLLOWER_FETCHES
         self.session: FetchSession | None = None
         self._incremental = False
@@ -302,6 +313,11 @@ class _Fetch:
         """The response's parts. An incremental response has only partitions with news: records, an error, or offsets
         that the client doesn't know."""
         session = self.session
+        throttle_time = 0
+        if self.charge is not None:
+            throttle_time, empty = self.charge.fetched(self._answer_bytes())
+            if empty:
+                return self._empty_answer(throttle_time)
         topics: list[tuple[str | bytes, list[PartitionAnswer]]] = []
         last: object = None
         for asked, answer, partition in self.answers.values():
@@ -324,10 +340,27 @@ class _Fetch:
         session_id = 0 if session is None else session.id
         version, correlation_id = self.request.api_version, self.request.correlation_id
         if not self.failed or version < FETCH_VERSION:
-            return write_fetch_answer(version, correlation_id, 0, session_id, topics)
+            return write_fetch_answer(version, correlation_id, 0, session_id, topics, throttle_time)
         leaders = CurrentLeaders(self._broker.image, self.request.listener)
         topics = [(topic, leaders.beside(topic, answers, fetch_leader_tags)) for topic, answers in topics]
-        return write_fetch_answer(version, correlation_id, 0, session_id, topics, tags=leaders.tags)
+        return write_fetch_answer(version, correlation_id, 0, session_id, topics, throttle_time, leaders.tags)
+
+    def _answer_bytes(self) -> int:
+        """The size of the answer for a quota of bytes. The fields beside the records are estimated."""
+        told = [answer for _, answer, _ in self.answers.values() if answer.size or answer.error or self.session is None]
+        return self.size + ANSWER_BYTES + PARTITION_BYTES * len(told)
+
+    def _empty_answer(self, throttle_time: int) -> list[Any]:
+        """The response of a consumer that is throttled (ms), which gets nothing of what was read."""
+        session = self.session
+        if session is not None and not self._incremental:
+            self.withdraw_session()
+            session = None
+        if session is not None:
+            session.unread.update(dict.fromkeys(self.answers))  # they have news that the client doesn't know
+        session_id = 0 if session is None else session.id
+        version, correlation_id = self.request.api_version, self.request.correlation_id
+        return write_fetch_answer(version, correlation_id, 0, session_id, (), throttle_time)
 
 
 class _Waiting:
@@ -383,10 +416,15 @@ class _Waiting:
         if not self._open:
             return
         self._stop()
+        charge = self._fetch.charge
+        if charge is not None:
+            charge.start()
         try:
             self._fetch.read()
             self.pending.answer(self._fetch.answer())
         finally:
+            if charge is not None:
+                charge.stop()
             self.pending.close_connection()  # unless it has been answered
 
     def _abandoned(self) -> None:

@@ -78,7 +78,7 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     else:
         names = list(dict.fromkeys(topic.name for topic in asked))
         create = body.allow_auto_topic_creation and broker.config.get_bool("auto.create.topics.enable")
-        found = await _find_all(broker, names, create)
+        found = await _find_all(broker, request, names, create)
         topics = [topic for topic in found if isinstance(topic, Topic)]
         missing = [
             {"error_code": code, "name": name, "is_internal": name in INTERNAL_TOPICS, OPERATIONS: operations}
@@ -123,16 +123,18 @@ def _refusal(asked: Any, version: int) -> dict[str, Any] | None:
     return {"brokers": [], "topics": topics, "cluster_authorized_operations": NOT_ASKED}
 
 
-async def _find_all(broker: Parts, names: list[str], create: bool) -> list[Topic | ErrorCode]:
+async def _find_all(broker: Parts, request: Request, names: list[str], create: bool) -> list[Topic | ErrorCode]:
     unknown = [name for name in names if name not in broker.image.topics]
     deadline = asyncio.get_running_loop().time() + CREATION_WAIT_SECONDS
-    made = dict(zip(unknown, await gather_bounded(partial(_find, broker, create, deadline), unknown), strict=True))
+    made = dict(
+        zip(unknown, await gather_bounded(partial(_find, broker, request, create, deadline), unknown), strict=True)
+    )
     if any(isinstance(topic, Topic) for topic in made.values()):
         await broker.applied_revisions.everywhere()  # the client's next requests go to the new topics' leaders
     return [broker.image.topics.get(name) or made.get(name, ErrorCode.unknown_topic_or_partition) for name in names]
 
 
-async def _find(broker: Parts, create: bool, deadline: float, name: str) -> Topic | ErrorCode:
+async def _find(broker: Parts, request: Request, create: bool, deadline: float, name: str) -> Topic | ErrorCode:
     try:
         check_topic_name(name)
     except KafkaError as error:
@@ -141,7 +143,7 @@ async def _find(broker: Parts, create: bool, deadline: float, name: str) -> Topi
         return ErrorCode.unknown_topic_or_partition
     if name == OFFSETS_TOPIC:
         broker.internal_topics.want(name)  # with the partition count and replication factor for this topic
-    elif name in INTERNAL_TOPICS or not await _create(broker, name, deadline):
+    elif name in INTERNAL_TOPICS or not await _create(broker, request, name, deadline):
         return ErrorCode.unknown_topic_or_partition
     try:
         return await broker.follower.wait(lambda image: image.topics.get(name), _left(deadline))
@@ -153,11 +155,16 @@ def _left(deadline: float) -> float:
     return max(0.0, deadline - asyncio.get_running_loop().time())
 
 
-async def _create(broker: Parts, name: str, deadline: float) -> bool:
+async def _create(broker: Parts, request: Request, name: str, deadline: float) -> bool:
     """Creates a topic. Returns whether it exists or will exist, as far as this broker knows."""
     count, factor = broker.config.get_int("num.partitions"), broker.config.get_int("default.replication.factor")
+    topic = NewTopic(name, count, factor)
     try:
-        await broker.intents.create_topic(NewTopic(name, count, factor), _left(deadline))
+        if request.charge is not None:
+            await broker.intents.create_topic(topic, _left(deadline), validate_only=True)
+            if not request.charge.affords(count):
+                return False
+        await broker.intents.create_topic(topic, _left(deadline))
     except KafkaError as error:
         if error.code is ErrorCode.topic_already_exists:
             return True

@@ -20,6 +20,7 @@ from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, TURN_BYTES, LoopQuota
 from ottla.broker.ports import WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks, WithVerifier
 from ottla.broker.request import Request
+from ottla.broker.throttling import metered
 from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn, take_turn
 from ottla.broker.verification import NOT_NEEDED
 from ottla.net.connection import POSTPONED
@@ -141,6 +142,8 @@ class _Produce:
         self._request = request
         self._body = body
         self.acks = body.acks
+        if request.charge is not None:
+            request.charge.unanswered = body.acks == 0
         self.answers: Answers = []
         self.waits: list[_Wait] = []
         self.failed = False
@@ -253,7 +256,7 @@ class _Produce:
         behind = broker.transactional_order.join(connection, held, coordinator) if waits else None
         if behind is None:
             self._queue(left)
-        broker.spawn(self._append_in_turn(left, work, begun, behind))
+        broker.spawn(metered(self._request.charge, self._append_in_turn(left, work, begun, behind)))
         return self._request.pending
 
     def _queue(self, left: deque[_InTurn]) -> None:
@@ -353,9 +356,10 @@ class _Produce:
 
     def response(self, answers: Answers) -> bytes | bytearray:
         """The response's frame. It names the leader of each partition that this broker doesn't lead (KIP-951)."""
-        version, correlation_id = self._request.api_version, self._request.correlation_id
+        version, correlation_id, charge = self._request.api_version, self._request.correlation_id, self._request.charge
+        throttle_time = 0 if charge is None else charge.produced()
         if not self.failed or version < PRODUCE_VERSION:
-            return write_produce_answer(version, correlation_id, answers)
+            return write_produce_answer(version, correlation_id, answers, throttle_time=throttle_time)
         leaders = CurrentLeaders(self._broker.image, self._request.listener)
         told = [(topic, leaders.beside(topic, partitions, produce_leader_tags)) for topic, partitions in answers]
-        return write_produce_answer(version, correlation_id, told, leaders.tags)
+        return write_produce_answer(version, correlation_id, told, leaders.tags, throttle_time)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from ottla.broker import ports
-from ottla.broker.metrics import controller, groups, process, replicas, replication, traffic, transactions
+from ottla.broker.metrics import controller, groups, process, quotas, replicas, replication, traffic, transactions
 from ottla.broker.metrics.metric import Metric
 
 
@@ -30,6 +30,7 @@ class Source(
     ports.WithReplicationBytesOut,
     ports.WithRequestCounters,
     ports.WithServer,
+    ports.WithThrottling,
     ports.WithTopicCounters,
     ports.WithTransactions,
     ports.WithVerifier,
@@ -46,11 +47,11 @@ SECTIONS: tuple[tuple[str, tuple[Metric[Source], ...]], ...] = (
     ("Groups", groups.METRICS),
     ("Transactions", transactions.METRICS),
     ("The process", process.METRICS),
+    ("Quotas", quotas.METRICS),
 )
 METRICS = tuple(metric for _, metrics in SECTIONS for metric in metrics)
 
 NO_QUEUE = "no such queue: a request is served by the callback that reads it; see `ottla_event_loop_lag_seconds`"
-QUOTAS = "quotas are stored, and enforced by a later release; until then nobody is throttled"
 
 NOT_THERE: tuple[tuple[str, str], ...] = (
     ("kafka.network:type=RequestMetrics,request=*,name=RequestQueueTimeMs", NO_QUEUE),
@@ -59,8 +60,14 @@ NOT_THERE: tuple[tuple[str, str], ...] = (
         "kafka.network:type=RequestMetrics,request=*,name=ResponseSendTimeMs",
         "an answer is handed to the kernel at once; the time of bytes that the kernel can't take yet is not measured",
     ),
-    ("kafka.server:type=Produce|Fetch|Request,user=*,client-id=*,name=throttle-time", QUOTAS),
-    ("kafka.server:type=Produce|Fetch|Request,user=*,client-id=*,name=byte-rate", QUOTAS),
+    (
+        "kafka.server:type=Request,name=exempt-request-time",
+        "requests of brokers, which no quota throttles, aren't measured",
+    ),
+    (
+        "kafka.server:type=ControllerMutation,user=*,client-id=*,name=mutation-rate",
+        "the tokens of the same client say how much it may still change",
+    ),
 )
 """MBeans of Kafka that users look for and Ottla doesn't have, with the reasons."""
 

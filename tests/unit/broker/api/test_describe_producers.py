@@ -22,6 +22,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.markers import Marker
 from ottla.protocol.messages import EncodedArray, read_response, write_request, write_response
 from tests.unit.broker.api.stand_in import request_of
+from tests.unit.broker.without_quotas import without_quotas
 
 KEY = describe_producers.API.key
 
@@ -71,7 +72,7 @@ def answer(partitions: Partitions, indexes: list[int], meanwhile: Callable[[], N
             partitions=partitions,
         )
         dispatcher = Dispatcher(
-            broker, {KEY: Route(describe_producers.API, describe_producers.handle)}, allow_everything
+            broker, {KEY: Route(describe_producers.API, describe_producers.handle)}, allow_everything, without_quotas()
         )
         pending = dispatcher.dispatch(client, frame, 0, len(frame))
         assert isinstance(pending, Pending)

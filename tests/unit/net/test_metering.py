@@ -1,0 +1,40 @@
+"""The stopwatch of a connection."""
+
+from __future__ import annotations
+
+from ottla.net.metering import Meter
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def test_time_runs_from_the_first_start_to_the_last_stop() -> None:
+    clock = Clock()
+    meter = Meter(clock)
+    clock.now += 5
+    meter.start()
+    clock.now += 10
+    meter.start()
+    clock.now += 20
+    meter.stop()
+    clock.now += 30
+    meter.stop()
+    clock.now += 40
+    assert meter.take_ns() == 60
+    assert meter.take_ns() == 0
+
+
+def test_time_that_is_taken_while_it_runs_goes_on_from_0() -> None:
+    clock = Clock()
+    meter = Meter(clock)
+    meter.start()
+    clock.now += 7
+    assert meter.take_ns() == 7
+    clock.now += 9
+    meter.stop()
+    assert meter.take_ns() == 9
