@@ -95,11 +95,11 @@ SETTINGS = (
     ),
     Setting(
         "connections.max.reauth.ms", Kind.LONG, "0", Importance.MEDIUM,
-        "Time after which a client must authenticate again.", instead=_SASL,
+        "Time after which a client must authenticate again.",
     ),
     Setting(
         "connection.failed.authentication.delay.ms", Kind.INT, "100", Importance.LOW,
-        "Delay before a connection is closed whose authentication failed.", bounds=Range(0), instead=_SASL,
+        "Delay before a connection is closed whose authentication failed.", bounds=Range(0),
     ),
     Setting(
         "num.network.threads", Kind.INT, "3", Importance.HIGH,

@@ -120,11 +120,11 @@ SETTINGS = (
     ),
     Setting(
         "sasl.mechanism.inter.broker.protocol", Kind.STRING, "GSSAPI", Importance.MEDIUM,
-        "SASL mechanism among brokers.", update=Update.PER_BROKER, instead=_SASL,
+        "SASL mechanism among brokers.", update=Update.PER_BROKER,
     ),
     Setting(
         "sasl.enabled.mechanisms", Kind.LIST, "GSSAPI", Importance.MEDIUM,
-        "SASL mechanisms offered to clients.", bounds=Members(), update=Update.PER_BROKER, instead=_SASL,
+        "SASL mechanisms offered to clients.", bounds=Members(), update=Update.PER_BROKER,
     ),
     Setting(
         "sasl.server.callback.handler.class", Kind.CLASS, None, Importance.MEDIUM,
@@ -132,7 +132,7 @@ SETTINGS = (
     ),
     Setting(
         "sasl.server.max.receive.size", Kind.INT, "524288", Importance.MEDIUM,
-        "Largest message that a client may send before it is authenticated.", instead=_SASL,
+        "Largest message that a client may send before it is authenticated.",
     ),
     Setting(
         "sasl.kerberos.principal.to.local.rules", Kind.LIST, "DEFAULT", Importance.MEDIUM,
@@ -141,7 +141,7 @@ SETTINGS = (
     ),
     Setting(
         "sasl.jaas.config", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Login modules and their options.", update=Update.PER_BROKER, instead=_SASL,
+        "Login modules and their options.", update=Update.PER_BROKER,
     ),
     Setting(
         "sasl.client.callback.handler.class", Kind.CLASS, None, Importance.MEDIUM,
