@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import logging
 import re
+import secrets
 import time
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -36,6 +38,7 @@ class DataLoss(Exception):
 
 def open_client(properties: ClientProperties) -> Client:
     """A client with these properties. The caller closes it."""
+    login = properties.security.login
     return Client(
         properties.bootstrap,
         client_id=properties.client_id,
@@ -45,6 +48,7 @@ def open_client(properties: ClientProperties) -> Client:
         retry_backoff_ms=properties.retry_backoff_ms,
         unknown_retries=properties.unknown_retries,
         unknown_interval_ms=properties.unknown_interval_ms,
+        begin_login=None if login is None else partial(login.exchange, secrets.token_hex),
     )
 
 
