@@ -55,7 +55,8 @@ def parse_jaas(text: str) -> JaasLogin:
         raise InvalidJaas("names no login module")
     module = tokens[0]
     if not module.is_word or module.text not in MODULES:
-        shown = module.text if module.is_word and "=" not in module.text else "its beginning"
+        # A text that isn't a module's name may be a password that was given without the rest.
+        shown = module.text if module.is_word and module.text.endswith("LoginModule") else "its beginning"
         raise InvalidJaas(f"{shown} isn't one of Kafka's login modules, which are {', '.join(MODULES)}")
     if len(tokens) == 1 or not tokens[1].is_word or tokens[1].text.lower() not in FLAGS:
         raise InvalidJaas(f"needs a flag behind the login module: one of {', '.join(FLAGS)}")

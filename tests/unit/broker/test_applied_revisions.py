@@ -159,6 +159,35 @@ def test_an_answer_waits_until_every_live_broker_has_applied_it() -> None:
     run(scene, 1, 2)
 
 
+def test_a_change_of_users_waits_for_stragglers_too_and_names_who_didnt_apply_it_in_time() -> None:
+    async def scene(world: World) -> None:
+        world.moves_to(10)
+        await world.others[1].apply(10)
+        assert (await world.everywhere())[0] == {2}
+        assert world.revisions.straggler_count == 1
+        assert await world.revisions.surely(0.05) == {2}
+        waiting = asyncio.ensure_future(world.revisions.surely(10))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await world.others[2].apply(10)
+        assert await waiting == frozenset()
+
+    run(scene, 1, 2)
+
+
+def test_a_change_of_users_doesnt_wait_for_a_broker_that_is_gone() -> None:
+    async def scene(world: World) -> None:
+        world.others[1].refuses = True
+        world.moves_to(10)
+        waiting = asyncio.ensure_future(world.revisions.surely(10))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        world.register({0: 1})
+        assert await waiting == frozenset()
+
+    run(scene, 1)
+
+
 def test_a_broker_that_is_alone_waits_for_nobody() -> None:
     async def scene(world: World) -> None:
         behind, seconds = await world.everywhere()
