@@ -7,13 +7,13 @@ what the broker answered.
 
 from __future__ import annotations
 
-import secrets
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ottla.cli.errors import CommandError, ExitCode, UsageError
 from ottla.protocol.sasl import ClientExchange, LoginRefused
+from ottla.security.begin_login import begin_login
 from ottla.security.client_login import ClientLogin
 from ottla.security.client_settings import ClientSecurity, client_security
 from ottla.settings.properties import parse_properties
@@ -31,11 +31,6 @@ def read_command_config(path: Path) -> ClientSecurity:
         raise UsageError(f"can't read {path}: {error.strerror}") from error
     except ValueError as error:  # also UnicodeDecodeError
         raise UsageError(f"{path}: {error}") from None
-
-
-def begin_login(login: ClientLogin) -> BeginLogin:
-    """Begins exchanges with random nonces."""
-    return partial(login.exchange, secrets.token_hex)
 
 
 def try_login(address: tuple[str, int], login: ClientLogin, timeout_s: float) -> None:

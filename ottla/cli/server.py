@@ -22,7 +22,6 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from random import SystemRandom
 
 import uvloop
 
@@ -173,7 +172,7 @@ async def _control(config: BrokerConfig, store: Store, stopping: asyncio.Event, 
     ForeignStore."""
     from ottla.cli.controlling import ControllerProcess
 
-    connect = connect_to_brokers(connect_tcp, lambda: config, SystemRandom())
+    connect = connect_to_brokers(connect_tcp, lambda: config)
     process = ControllerProcess(config, store, _defaults(config), connect)
     try:
         await process.start(patience)

@@ -7,6 +7,7 @@ client's messages, and the broker's `login` package answers them.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,6 +30,15 @@ class LoginRefused(Exception):
         self.why = why or message
 
 
+class NotYet(Exception):
+    """A message can't be answered before something else has happened, such as the arrival of keys from another server.
+    When the awaitable that `until` returns is done, the exchange gets the same message again."""
+
+    def __init__(self, until: Callable[[], Awaitable[None]]) -> None:
+        super().__init__("the answer to a message of a login has to wait")
+        self.until = until
+
+
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
     """A login that succeeded: the user's name, the last message to the client, and the end of the credential's life in
@@ -44,7 +54,8 @@ class ServerExchange(Protocol):
     """The server's side of one login."""
 
     def respond(self, message: bytes) -> bytes | LoggedIn:
-        """The answer to the client's next message: another message, or the end of the login. Raises LoginRefused."""
+        """The answer to the client's next message: another message, or the end of the login. Raises LoginRefused,
+        NotYet."""
 
 
 class ClientExchange(Protocol):

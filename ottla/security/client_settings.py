@@ -14,17 +14,11 @@ from ottla.security.client_login import ClientLogin, client_login
 from ottla.security.jaas import InvalidJaas
 
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
-PROPERTIES = frozenset({PROTOCOL, MECHANISM, JAAS})
-"""The properties that this module reads."""
+TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
 
 _MECHANISM_DEFAULT = "GSSAPI"
 _SUPPORTED = ("PLAINTEXT", "SASL_PLAINTEXT")
 _WITH_LOGIN = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
-_JAVA = (
-    "sasl.client.callback.handler.class",
-    "sasl.login.callback.handler.class",
-    "sasl.login.class",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +37,13 @@ def client_security(properties: Mapping[str, str]) -> ClientSecurity:
         raise ValueError(f"{PROTOCOL} is '{protocol}': only {' and '.join(_SUPPORTED)} are supported so far")
     if protocol not in _WITH_LOGIN:
         return ClientSecurity(protocol)
-    for name in _JAVA:
-        if properties.get(name):
+    for name, value in properties.items():
+        if name.startswith("sasl.") and name.endswith(".class") and value:
             raise ValueError(f"{name} names Java code, which has no place in a Python process")
     mechanism = properties.get(MECHANISM, _MECHANISM_DEFAULT).strip()
     if not properties.get(JAAS):
         raise ValueError(f"{JAAS} is missing, which has the user and the password for {protocol}")
     try:
-        return ClientSecurity(protocol, client_login(mechanism, properties[JAAS]))
+        return ClientSecurity(protocol, client_login(mechanism, properties[JAAS], properties.get(TOKEN_URL, "")))
     except InvalidJaas as error:
         raise ValueError(f"{JAAS} {error}") from None

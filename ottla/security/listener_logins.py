@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from ottla.protocol.sasl import MECHANISMS, PLAIN
+from ottla.protocol.sasl import MECHANISMS, OAUTHBEARER, PLAIN
 from ottla.security.client_login import ClientLogin, client_login
-from ottla.security.jaas import PLAIN_MODULE, InvalidJaas, parse_jaas
+from ottla.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, InvalidJaas, parse_jaas
 from ottla.security.plain import users_of
+from ottla.security.token_claims import Expected
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
 from ottla.settings.setting import Value
 
@@ -22,14 +23,42 @@ SASL_PROTOCOLS = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 _JAAS = "sasl.jaas.config"
 
 
+_HANDLER = "sasl.server.callback.handler.class"
+_OAUTH_CLASSES = "org.apache.kafka.common.security.oauthbearer."
+_SECURED = f"{_OAUTH_CLASSES}OAuthBearerValidatorCallbackHandler"
+_UNSECURED = f"{_OAUTH_CLASSES}internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+_SCHEMES = ("http:", "https:", "file:")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSource:
+    """Where the keys come from that check tokens, and how often they are fetched; times are in seconds."""
+
+    url: str
+    refresh_s: float
+    backoff_s: float
+    backoff_max_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthSettings:
+    """How OAUTHBEARER checks tokens: by the keys of `source`, or, if that is None, unsecured tokens by `options`."""
+
+    source: TokenSource | None
+    expected: Expected
+    options: Mapping[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class ListenerLogins:
     """The mechanisms of one listener, in the order of the setting, with the longest session of each in ms (0: sessions
-    have no end). `plain_users` has the digests of the passwords that PLAIN accepts."""
+    have no end). `plain_users` has the digests of the passwords that PLAIN accepts; `oauth` is None where OAUTHBEARER
+    isn't offered."""
 
     session_ms_max: Mapping[str, int]
     plain_users: Mapping[str, bytes] = field(repr=False)
     frame_bytes_max: int
+    oauth: OAuthSettings | None = None
 
 
 def logins_of(config: BrokerConfig) -> dict[str, ListenerLogins]:
@@ -53,7 +82,11 @@ def own_login(config: BrokerConfig) -> ClientLogin | None:
     if not _asks_for_login(config, listener):
         return None
     mechanism = _own_mechanism(config)
-    return client_login(mechanism, str(of_mechanism(config, listener, mechanism, _JAAS) or ""))
+    jaas, token_url = (
+        str(of_mechanism(config, listener, mechanism, name) or "")
+        for name in (_JAAS, "sasl.oauthbearer.token.endpoint.url")
+    )
+    return client_login(mechanism, jaas, token_url)
 
 
 def of_mechanism(config: BrokerConfig, listener: str, mechanism: str, name: str) -> Value:
@@ -99,7 +132,68 @@ def _listener(config: BrokerConfig, listener: str, problems: list[str]) -> Liste
         session_ms_max[mechanism] = longest
     frame_bytes_max = config.for_listener(listener, "sasl.server.max.receive.size")
     assert isinstance(frame_bytes_max, int)
-    return ListenerLogins(session_ms_max, users, frame_bytes_max)
+    oauth = _oauth(config, listener, problems) if OAUTHBEARER in enabled else None
+    for mechanism in enabled:
+        handler = of_mechanism(config, listener, mechanism, _HANDLER)
+        if handler is not None and (mechanism != OAUTHBEARER or handler not in (_SECURED, _UNSECURED)):
+            problems.append(
+                f"{_HANDLER}={handler} for {mechanism} at the listener {listener}: it names Java code, which has no"
+                f" place in a Python process; for OAUTHBEARER, {_SECURED} is known"
+            )
+    return ListenerLogins(session_ms_max, users, frame_bytes_max, oauth)
+
+
+def _oauth(config: BrokerConfig, listener: str, problems: list[str]) -> OAuthSettings:
+    def text(name: str) -> str:
+        return str(of_mechanism(config, listener, OAUTHBEARER, name) or "")
+
+    def number(name: str) -> int:
+        value = of_mechanism(config, listener, OAUTHBEARER, name)
+        assert isinstance(value, int)
+        return value
+
+    audiences = of_mechanism(config, listener, OAUTHBEARER, "sasl.oauthbearer.expected.audience")
+    assert isinstance(audiences, tuple)
+    expected = Expected(
+        audiences,
+        text("sasl.oauthbearer.expected.issuer"),
+        number("sasl.oauthbearer.clock.skew.seconds"),
+        text("sasl.oauthbearer.sub.claim.name"),
+        text("sasl.oauthbearer.scope.claim.name"),
+    )
+    options = _oauth_options(f"listener.name.{listener.lower()}.oauthbearer.{_JAAS}", text(_JAAS), problems)
+    url = text("sasl.oauthbearer.jwks.endpoint.url")
+    if text(_HANDLER) != _SECURED:
+        if url:
+            problems.append(
+                f"sasl.oauthbearer.jwks.endpoint.url={url}: has no effect for the listener {listener}, which would"
+                f" accept unsecured tokens; set listener.name.{listener.lower()}.oauthbearer.{_HANDLER}={_SECURED}"
+            )
+        return OAuthSettings(None, expected, options)
+    if not url.startswith(_SCHEMES):
+        problems.append(f"sasl.oauthbearer.jwks.endpoint.url={url}: must begin with one of {', '.join(_SCHEMES)}")
+    source = TokenSource(
+        url,
+        number("sasl.oauthbearer.jwks.endpoint.refresh.ms") / 1000,
+        number("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms") / 1000,
+        number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms") / 1000,
+    )
+    return OAuthSettings(source, expected, options)
+
+
+def _oauth_options(name: str, jaas: str, problems: list[str]) -> Mapping[str, str]:
+    try:
+        login = parse_jaas(jaas)
+        if login.module != OAUTHBEARER_MODULE:
+            problems.append(f"{name}: OAUTHBEARER needs {OAUTHBEARER_MODULE}")
+        int(login.options.get("unsecuredValidatorAllowableClockSkewMs", "0"))
+    except InvalidJaas as error:
+        problems.append(f"{name}: {error}")
+        return {}
+    except ValueError:
+        problems.append(f"{name}: unsecuredValidatorAllowableClockSkewMs isn't a whole number")
+        return {}
+    return login.options
 
 
 def _plain_users(config: BrokerConfig, listener: str, problems: list[str]) -> Mapping[str, bytes]:

@@ -6,7 +6,6 @@ default of `socket.receive.buffer.bytes`.
 
 from ottla.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
 
-_SASL = "there is no authentication yet"
 _THREADS = "one event loop serves everything, so thread counts have no meaning"
 _ONE_TIME_OUT = "connecting counts towards replica.socket.timeout.ms"
 

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 import time
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
@@ -21,6 +19,7 @@ from ottla.net.client import Client, TopicMetadata
 from ottla.net.error_codes import ABSENT
 from ottla.net.existence import Wanted
 from ottla.net.names import EARLIEST, LATEST, TopicPartition
+from ottla.security.begin_login import begin_login
 
 from .java_pattern import compiled
 from .offsets import OffsetRange
@@ -48,7 +47,7 @@ def open_client(properties: ClientProperties) -> Client:
         retry_backoff_ms=properties.retry_backoff_ms,
         unknown_retries=properties.unknown_retries,
         unknown_interval_ms=properties.unknown_interval_ms,
-        begin_login=None if login is None else partial(login.exchange, secrets.token_hex),
+        begin_login=None if login is None else begin_login(login),
     )
 
 

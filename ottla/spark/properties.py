@@ -34,6 +34,7 @@ COMMON = _names(
     """
     bootstrap.servers client.id group.id request.timeout.ms default.api.timeout.ms retry.backoff.ms
     socket.connection.setup.timeout.ms security.protocol sasl.mechanism sasl.jaas.config
+    sasl.oauthbearer.token.endpoint.url
     """
 )
 REFUSED = {
@@ -67,7 +68,7 @@ SECURITY = _names(
     sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
     sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
     sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
-    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
+    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
     security.providers ssl.cipher.suites ssl.enabled.protocols ssl.endpoint.identification.algorithm
     ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain
     ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider

@@ -95,7 +95,7 @@ class Broker:
     def __init__(self, config: BrokerConfig, store: Store, machine: Machine | None = None) -> None:
         machine = machine or Machine()
         now_ms = machine.now_ms
-        connect = self.connect = connect_to_brokers(machine.connect, lambda: self.config, machine.random)
+        connect = self.connect = connect_to_brokers(machine.connect, lambda: self.config)
         self.config = config
         self.random = machine.random
         self.id = config.node_id
@@ -288,6 +288,7 @@ class Broker:
         cluster = await patience.answer(join)
         if self.logins.needed:
             await patience.answer(partial(share_login_secret, self.store, drawn_secret(self.random)))
+            self.logins.start(self.spawn)
         await patience.answer(self.follower.start)
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
         check_logs(self.image, ((key, log.last_leader_epoch) for key, log in self.logs.logs.items()))

@@ -145,7 +145,7 @@ WARNED = [
     ),
     (
         "listener.name.outside.sasl.login.class=x",
-        "listener.name.outside.sasl.login.class has no effect: there is no authentication yet",
+        "listener.name.outside.sasl.login.class has no effect: it names Java code, which has no place in a Python process",
     ),
     ("rsm.config.bucket=b", "rsm.config.bucket has no effect: there is no tiered storage yet"),
 ]

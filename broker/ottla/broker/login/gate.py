@@ -18,8 +18,9 @@ from ottla.broker.login.conversation import Session as UserSession
 from ottla.net.connection import Connection
 from ottla.net.pending import Pending
 from ottla.net.pipeline import api_key_of
+from ottla.protocol.errors import ProtocolError
 from ottla.protocol.received import Memory
-from ottla.protocol.sasl import SASL_AUTHENTICATE, SASL_HANDSHAKE
+from ottla.protocol.sasl import SASL_AUTHENTICATE, SASL_HANDSHAKE, NotYet
 
 if TYPE_CHECKING:
     from ottla.net.server import Dispatch, Reply
@@ -55,11 +56,12 @@ class Gate:
     """The login of one connection; see `ottla.net.connection.Login`. `before` is the session of a client that logs in
     anew."""
 
-    __slots__ = ("_again", "_conversation", "_rules", "deadline", "frame_bytes_max")
+    __slots__ = ("_again", "_conversation", "_rules", "_waiting", "deadline", "frame_bytes_max")
 
     def __init__(self, rules: Rules, before: UserSession | None = None) -> None:
         self._rules = rules
         self._again = before is not None
+        self._waiting: asyncio.Task[None] | None = None
         self._conversation = Conversation(rules.mechanisms, before)
         self.frame_bytes_max = rules.frame_bytes_max
         self.deadline = asyncio.get_running_loop().time() + rules.timeout_s
@@ -71,14 +73,42 @@ class Gate:
     def dispatch(self, connection: Connection, frame: Memory, start: int, end: int) -> Reply:
         """Serves the frame as the login's next one. Raises ProtocolError."""
         rules = self._rules
-        outcome = self._conversation.arrived(bytes(memoryview(frame)[start:end]), rules.now_ms())
+        message = bytes(memoryview(frame)[start:end])
+        try:
+            outcome = self._conversation.arrived(message, rules.now_ms())
+        except NotYet as wait:
+            pending = Pending(connection, SASL_AUTHENTICATE)
+            self._waiting = asyncio.ensure_future(self._answer_later(connection, pending, message, wait))
+            pending.abandoned = self._give_up
+            return pending
         if outcome.serve:
             return rules.serve(connection, frame, start, end)
         if outcome.refused:
-            return self._refuse(connection, outcome)
+            return self._refuse(connection, outcome, Pending(connection, SASL_AUTHENTICATE))
         if outcome.session is not None:
             self._let_in(connection, outcome.session)
         return () if outcome.answer is None else (outcome.answer,)
+
+    def _give_up(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    async def _answer_later(self, connection: Connection, pending: Pending, message: bytes, wait: NotYet) -> None:
+        try:
+            async with asyncio.timeout_at(self.deadline):
+                await wait.until()
+            outcome = self._conversation.arrived(message, self._rules.now_ms())
+        except (TimeoutError, NotYet, ProtocolError):
+            connection.close("the keys that check its token can't be fetched")
+            return
+        if outcome.refused:
+            self._refuse(connection, outcome, pending)
+            return
+        if not pending.wanted:
+            return
+        if outcome.session is not None:
+            self._let_in(connection, outcome.session)
+        pending.answer([] if outcome.answer is None else [outcome.answer])
 
     def _let_in(self, connection: Connection, session: UserSession) -> None:
         counters = self._rules.counters
@@ -89,7 +119,7 @@ class Gate:
         dispatch = None if session.expires_ms is None else Session(self._rules, session).dispatch
         connection.admit(f"User:{session.user}", dispatch)
 
-    def _refuse(self, connection: Connection, outcome: Outcome) -> Reply:
+    def _refuse(self, connection: Connection, outcome: Outcome, pending: Pending) -> Reply:
         counters = self._rules.counters
         if self._again:
             counters.failed_again += 1
@@ -98,7 +128,6 @@ class Gate:
         if not outcome.delayed:
             connection.close(outcome.refused)
             return None
-        pending = Pending(connection, SASL_AUTHENTICATE)
         asyncio.get_running_loop().call_later(self._rules.failure_delay_s, _turn_away, connection, pending, outcome)
         return pending
 

@@ -7,24 +7,27 @@ metadata. Of users that don't exist, `ottla.security.scram` says what they are t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Coroutine, Mapping, Set
 from functools import partial
 from itertools import islice
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ottla.broker.login.conversation import Mechanism
 from ottla.broker.login.gate import Gate, LoginCounters, Rules
 from ottla.metadata.image import Image
 from ottla.metadata.model.users import ScramKeys
 from ottla.net.connection import Connection
-from ottla.protocol.sasl import PLAIN, ServerExchange
-from ottla.security.listener_logins import ListenerLogins, ignored_jaas, logins_of
+from ottla.protocol.sasl import OAUTHBEARER, PLAIN, ServerExchange
+from ottla.security.listener_logins import ListenerLogins, OAuthSettings, TokenSource, ignored_jaas, logins_of
+from ottla.security.oauthbearer import OAuthServer
 from ottla.security.plain import PlainServer
 from ottla.security.scram import HASHES, Known, MadeUp, ScramCredential, ScramServer
+from ottla.security.unsecured_tokens import unsecured_check
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
 if TYPE_CHECKING:
+    from ottla.broker.login.token_keys import TokenKeys
     from ottla.net.server import Dispatch
 
 logger = logging.getLogger(__name__)
@@ -52,6 +55,7 @@ class Logins:
         self._now_ms = now_ms
         self._random = random
         self._drawn = b""  # used until the image shows the secret that brokers share
+        self._keys: dict[TokenSource, TokenKeys] = {}
         self._made_up: dict[str, tuple[object, MadeUp]] = {}
         self._rules = self._rules_of(config)
         for warning in ignored_jaas(config):
@@ -61,6 +65,11 @@ class Logins:
     def needed(self) -> bool:
         """Whether some listener asks for a login."""
         return bool(self._rules)
+
+    def start(self, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
+        """Begins to fetch the keys that check tokens."""
+        for source, keys in self._keys.items():
+            spawn(keys.run(), f"keys for tokens from {source.url}")
 
     def begin(self, connection: Connection) -> Gate | None:
         """The login of a new connection; None if its listener asks for none."""
@@ -96,8 +105,23 @@ class Logins:
     def _mechanism(self, name: str, logins: ListenerLogins) -> Mechanism:
         if name == PLAIN:
             return Mechanism(partial(PlainServer, logins.plain_users), logins.session_ms_max[name])
+        if name == OAUTHBEARER and logins.oauth is not None:
+            return Mechanism(self._oauth(logins.oauth), logins.session_ms_max[name])
         assert name in HASHES, name
         return Mechanism(partial(self._scram, name), logins.session_ms_max[name])
+
+    def _oauth(self, settings: OAuthSettings) -> Callable[[], ServerExchange]:
+        if settings.source is None:
+            check = unsecured_check(settings.options, self._now_ms)
+            return lambda: OAuthServer(check)
+        # Imported only here, because these modules and their libraries take memory.
+        from ottla.broker.login.token_keys import TokenKeys
+        from ottla.security.signed_tokens import signed_check
+
+        if settings.source not in self._keys:
+            self._keys[settings.source] = TokenKeys(settings.source)
+        begin_check = signed_check(self._keys[settings.source], settings.expected)
+        return lambda: OAuthServer(begin_check())
 
     def _scram(self, mechanism: str) -> ServerExchange:
         def look_up(user: str, by_token: bool) -> Known | None:

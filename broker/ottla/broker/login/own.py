@@ -7,18 +7,16 @@ brokers, senders of markers and the controller's watch connect in this way.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from random import Random
 
-from ottla.broker.login.logins import nonce_of
 from ottla.net.logging_in import BeginLogin, LoginFailed, logged_in
 from ottla.net.streams import Connect
+from ottla.security.begin_login import begin_login
 from ottla.security.jaas import InvalidJaas
 from ottla.security.listener_logins import own_login
 from ottla.settings.config import BrokerConfig
 
 
-def connect_to_brokers(connect: Connect, config: Callable[[], BrokerConfig], random: Random) -> Connect:
+def connect_to_brokers(connect: Connect, config: Callable[[], BrokerConfig]) -> Connect:
     """A `Connect` for the inter-broker listener: its streams have logged in, if the listener asks for it."""
 
     def begin() -> BeginLogin | None:
@@ -26,6 +24,6 @@ def connect_to_brokers(connect: Connect, config: Callable[[], BrokerConfig], ran
             login = own_login(config())
         except InvalidJaas as error:
             raise LoginFailed(f"this broker can't log in at other brokers: its JAAS configuration {error}") from error
-        return None if login is None else partial(login.exchange, partial(nonce_of, random))
+        return None if login is None else begin_login(login)
 
     return logged_in(connect, begin)

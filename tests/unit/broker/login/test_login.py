@@ -9,6 +9,7 @@ import asyncio
 import logging
 import random
 import struct
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.login import gate
+from ottla.broker.login.conversation import Mechanism
 from ottla.broker.login.logins import Logins
 from ottla.metadata.model.users import ScramKeys
 from ottla.net.connection import Connection
@@ -28,7 +30,8 @@ from ottla.net.streams import connect_tcp
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frames import request_frame, response_body, response_frame
 from ottla.protocol.messages import read_response, write_request
-from ottla.protocol.sasl import PLAIN, SCRAM_SHA_256, SCRAM_SHA_512
+from ottla.protocol.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, LoggedIn, NotYet
+from ottla.security.begin_login import begin_login
 from ottla.security.client_login import ClientLogin
 from ottla.security.plain import PlainClient
 from ottla.security.scram import ScramClient, credential_of, salted_password
@@ -452,7 +455,7 @@ def test_changed_settings_count_at_the_next_login_and_wrong_ones_dont() -> None:
 def test_a_broker_logs_in_at_another_broker_and_again_before_its_session_ends(login: ClientLogin) -> None:
     async def act(scene: Scene) -> None:
         opened = scene.server.listeners["CLIENTS"]
-        connect = logged_in(connect_tcp, lambda: lambda: login.exchange(lambda: "nonce"))
+        connect = logged_in(connect_tcp, lambda: begin_login(login))
         stream = await connect(opened.host, opened.port)
         counters = scene.logins.counters["CLIENTS"]
         for wait_s in (0.0, 1.2):
@@ -477,8 +480,101 @@ def test_a_broker_logs_in_at_another_broker_and_again_before_its_session_ends(lo
 def test_a_broker_whose_login_is_refused_says_why(login: ClientLogin, told: str) -> None:
     async def act(scene: Scene) -> None:
         opened = scene.server.listeners["CLIENTS"]
-        connect = logged_in(connect_tcp, lambda: lambda: login.exchange(lambda: "nonce"))
+        connect = logged_in(connect_tcp, lambda: begin_login(login))
         with pytest.raises(LoginFailed, match=told):
             await connect(opened.host, opened.port)
 
     play(act)
+
+
+OAUTH = """
+listener.name.clients.sasl.enabled.mechanisms=OAUTHBEARER
+listener.name.clients.oauthbearer.sasl.jaas.config=\
+    org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;
+"""
+
+
+def own_oauth_login(user: str, lifetime_s: str = "3600") -> ClientLogin:
+    options = (("unsecuredLoginStringClaim_sub", user), ("unsecuredLoginLifetimeSeconds", lifetime_s))
+    return ClientLogin(OAUTHBEARER, token_options=options)
+
+
+def test_a_token_logs_in_until_it_expires() -> None:
+    async def act(scene: Scene) -> None:
+        client = await scene.client()
+        await client.ask(HANDSHAKE, 1, mechanism=OAUTHBEARER)
+        first = begin_login(own_oauth_login("alice"))().first()
+        scene.clock.now_ms = int(time.time() * 1000)
+        answer = await client.ask(AUTHENTICATE, 2, auth_bytes=first)
+        assert answer.error_code == ErrorCode.none
+        assert 3590 < answer.session_lifetime.total_seconds() <= 3600
+        assert await client.is_served()
+        scene.clock.now_ms += 3_700_000
+        client.send(METADATA, 0)
+        assert await client.closed() == b""
+        assert scene.served == [(METADATA, "User:alice")]
+
+    play(act, OAUTH)
+
+
+def test_a_wrong_token_fails_after_its_acknowledgement() -> None:
+    async def act(scene: Scene) -> None:
+        scene.clock.now_ms = int(time.time() * 1000)
+        client = await scene.client()
+        await client.ask(HANDSHAKE, 1, mechanism=OAUTHBEARER)
+        first = begin_login(own_oauth_login("alice", "-5"))().first()
+        answer = await client.ask(AUTHENTICATE, 2, auth_bytes=first)
+        assert (answer.error_code, answer.auth_bytes) == (ErrorCode.none, b'{"status":"invalid_token"}')
+        answer = await client.ask(AUTHENTICATE, 2, auth_bytes=b"\x01")
+        assert answer.error_code == ErrorCode.sasl_authentication_failed
+        assert await client.closed() == b""
+
+    play(act, OAUTH)
+
+
+class Slow:
+    """An exchange that waits for something once."""
+
+    def __init__(self, event: asyncio.Event) -> None:
+        self._event = event
+
+    async def _until(self) -> None:
+        await self._event.wait()
+
+    def respond(self, message: bytes) -> LoggedIn:
+        if not self._event.is_set():
+            raise NotYet(self._until)
+        return LoggedIn(message.decode())
+
+
+def test_a_login_that_waits_is_answered_later_and_what_follows_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = asyncio.Event()
+    monkeypatch.setattr(Logins, "_mechanism", lambda *_: Mechanism(lambda: Slow(event)))
+
+    async def act(scene: Scene) -> None:
+        client, given_up = await scene.client(), await scene.client()
+        for each in (client, given_up):
+            await each.ask(HANDSHAKE, 1, mechanism=PLAIN)
+            each.send(AUTHENTICATE, 2, auth_bytes=b"late")
+        client.send(METADATA, 0)
+        given_up.writer.close()
+        await asyncio.sleep(0.1)
+        assert scene.served == []
+        event.set()
+        await client.answer()
+        assert (await client.answer()).endswith(b"served 3")
+        assert scene.served == [(METADATA, "User:late")]
+
+    play(act)
+
+
+def test_a_login_that_waits_too_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Logins, "_mechanism", lambda *_: Mechanism(lambda: Slow(asyncio.Event())))
+
+    async def act(scene: Scene) -> None:
+        client = await scene.client()
+        await client.ask(HANDSHAKE, 1, mechanism=PLAIN)
+        client.send(AUTHENTICATE, 2, auth_bytes=b"late")
+        assert await client.closed() == b""
+
+    play(act, "ottla.login.timeout.ms=200\n")
