@@ -144,8 +144,8 @@ WARNED = [
         "listener.name.outside.ssl.keystore.location has no effect: there is no TLS yet",
     ),
     (
-        "listener.name.outside.sasl.login.class=x",
-        "listener.name.outside.sasl.login.class has no effect: it names Java code, which has no place in a Python process",
+        "listener.name.outside.sasl.kerberos.service.name=x",
+        "listener.name.outside.sasl.kerberos.service.name has no effect: there is no GSSAPI yet",
     ),
     ("rsm.config.bucket=b", "rsm.config.bucket has no effect: there is no tiered storage yet"),
 ]
