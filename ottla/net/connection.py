@@ -90,6 +90,7 @@ class Connection:
         "_reading",
         "_server",
         "_working",
+        "by_token",
         "client_host",
         "client_software",
         "closed",
@@ -111,6 +112,7 @@ class Connection:
         self.closed = False
         self.dispatch = listener.server.dispatch
         self.login: Login | None = None
+        self.by_token = False  # whether the client has logged in by a delegation token
         self.idle_sweeps = 0
         self._loop = asyncio.get_running_loop()
         self._channel = channel
@@ -131,9 +133,10 @@ class Connection:
         self.login = login
         self.dispatch = login.dispatch
 
-    def admit(self, principal: str, dispatch: Dispatch | None = None) -> None:
+    def admit(self, principal: str, dispatch: Dispatch | None = None, *, by_token: bool = False) -> None:
         """Ends the login: from now on the connection is that of `principal`, and `dispatch` (by default the server's)
-        gets the frames."""
+        gets the frames. `by_token`: the login was by a delegation token."""
+        self.by_token = by_token
         self.login = None
         self.principal = principal
         self.dispatch = self._server.dispatch if dispatch is None else dispatch

@@ -10,7 +10,6 @@ _JAVA = "it names Java code, which has no place in a Python process"
 _TLS = "there is no TLS yet"
 _GSSAPI = "there is no GSSAPI yet"
 _TOKEN_FILE = "a token is read from its file at each login, and not fetched from an identity provider"
-_TOKENS = "there are no delegation tokens yet"
 
 SETTINGS = (
     Setting(
@@ -318,18 +317,18 @@ SETTINGS = (
     ),
     Setting(
         "delegation.token.secret.key", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Key that signs delegation tokens.", instead=_TOKENS,
+        "Key that signs delegation tokens.",
     ),
     Setting(
         "delegation.token.max.lifetime.ms", Kind.LONG, "604800000", Importance.MEDIUM,
-        "Longest life of a delegation token.", bounds=Range(1), instead=_TOKENS,
+        "Longest life of a delegation token.", bounds=Range(1),
     ),
     Setting(
         "delegation.token.expiry.time.ms", Kind.LONG, "86400000", Importance.MEDIUM,
-        "Life of a delegation token between renewals.", bounds=Range(1), instead=_TOKENS,
+        "Life of a delegation token between renewals.", bounds=Range(1),
     ),
     Setting(
         "delegation.token.expiry.check.interval.ms", Kind.LONG, "3600000", Importance.LOW,
-        "Time between two searches for expired tokens.", bounds=Range(1), instead=_TOKENS,
+        "Time between two searches for expired tokens.", bounds=Range(1),
     ),
 )

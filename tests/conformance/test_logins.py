@@ -35,7 +35,7 @@ SCRAM = f"{MODULES}.scram.ScramLoginModule required"
 OAUTH = f"{MODULES}.oauthbearer.OAuthBearerLoginModule required"
 SECRETS = ("alices-secret", "bobs=,secret", "brokers-secret", "wrong-secret")
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-USERS = {"PLAIN": ("alice", "alices-secret")} | dict.fromkeys(MECHANISMS[1:], ("bob,=b", "bobs=,secret"))
+USERS = {"PLAIN": ("alice", "alices-secret")} | dict.fromkeys(MECHANISMS[1:], ("bob", "bobs=,secret"))
 
 
 def ottla(*arguments: str, password: str = "", check: bool = True) -> str:

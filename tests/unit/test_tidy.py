@@ -51,6 +51,7 @@ MUST_BE_PURE = (
     "ottla.broker.group.",
     "ottla.broker.login.conversation",
     "ottla.broker.login.credentials",
+    "ottla.broker.login.tokens",
     "ottla.broker.transaction.",
     "ottla.broker.replica.",
     "ottla.broker.fetch_sessions",

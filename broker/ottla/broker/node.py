@@ -44,6 +44,7 @@ from ottla.broker.log.owner import Owner
 from ottla.broker.log.upkeep import Upkeep
 from ottla.broker.login.logins import Logins, drawn_secret
 from ottla.broker.login.own import connect_to_brokers
+from ottla.broker.login.token_service import TokenService
 from ottla.broker.loop_lag import LoopLag
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.machine import Machine
@@ -223,6 +224,15 @@ class Broker:
         self.request_counters = {
             self.dispatcher.name_of(key): counters for key, counters in self.dispatcher.counters.items()
         }
+        self.tokens: TokenService = TokenService(
+            self.id,
+            lambda: self.config,
+            lambda: self.image,
+            self.intents,
+            lambda: self.applied_revisions,
+            now_ms,
+            machine.random,
+        )
         self.logins = Logins(config, lambda: self.image, self.dispatcher.dispatch, now_ms, machine.random)
         self.server: Server = Server(
             self.dispatcher.dispatch,
@@ -306,6 +316,8 @@ class Broker:
         self.spawn(self.follower.run(), "metadata follower", vital=True)
         self.spawn(self._end_with_the_store(), "watch of the store's lineage", vital=True)
         self.spawn(keep_known(self.store, self.logs), "record of the store's lineage")
+        if self.config.get_str("delegation.token.secret.key"):
+            self.spawn(self.tokens.delete_expired(), "deletion of expired tokens")
         self.spawn(self.isr_changes.run(), "ISR changes", vital=True)
         self.spawn(self.restore_reports.run(), "reports after a restore", vital=True)
         self.spawn(self.isr_changes.watch_lag(), "lag of followers", vital=True)

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ottla.broker.isr import IsrChanges
     from ottla.broker.log.compactor import Compactor
     from ottla.broker.log.directories import LogDirectories
+    from ottla.broker.login.token_service import TokenService
     from ottla.broker.loop_lag import LoopLag
     from ottla.broker.loop_quota import LoopQuota
     from ottla.broker.marker_sender import MarkerLog
@@ -359,6 +360,14 @@ class WithTopicCounters(Protocol):
     @property
     def counters(self) -> Mapping[str, TopicCounters]:
         """The counters of produced and fetched records, by topic."""
+
+
+class WithTokens(Protocol):
+    """The delegation tokens."""
+
+    @property
+    def tokens(self) -> TokenService:
+        """The part that answers requests about delegation tokens."""
 
 
 class WithTransactions(Protocol):

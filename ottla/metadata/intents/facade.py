@@ -59,3 +59,5 @@ class Intents:
         self.update_features = FeatureIntents(settling).update_features
         self.put_scram = users.put_scram
         self.delete_scram = users.delete_scram
+        self.put_token = users.put_token
+        self.change_token = users.change_token

@@ -54,6 +54,7 @@ IDENTITIES: list[tuple[MappedKind[..., Any], tuple[Any, ...], str]] = [
     (keys.config, (ConfigResource("broker", ""),), "configs/broker/<default>"),
     (keys.quota, ((("client-id", None), ("user", "a/b")),), "quotas/client-id=<default>,user=a%2Fb"),
     (keys.feature, ("metadata.version",), "features/metadata.version"),
+    (keys.token, ("AbC-_1",), "tokens/AbC-_1"),
     (keys.scram, ("a/b ,ü", "SCRAM-SHA-256"), "scram/SCRAM-SHA-256/a%2Fb%20%2C%C3%BC"),
     (keys.election, (TOPIC_ID, 3), "elections/EjRWeBI0QyGHZRI0VniavA/3"),
     (keys.reassignment, (TOPIC_ID, 3), "reassignments/EjRWeBI0QyGHZRI0VniavA/3"),

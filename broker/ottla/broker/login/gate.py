@@ -117,7 +117,7 @@ class Gate:
         else:
             counters.succeeded += 1
         dispatch = None if session.expires_ms is None else Session(self._rules, session).dispatch
-        connection.admit(f"User:{session.user}", dispatch)
+        connection.admit(f"User:{session.user}", dispatch, by_token=session.by_token)
 
     def _refuse(self, connection: Connection, outcome: Outcome, pending: Pending) -> Reply:
         counters = self._rules.counters

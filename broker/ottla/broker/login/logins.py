@@ -125,10 +125,19 @@ class Logins:
 
     def _scram(self, mechanism: str) -> ServerExchange:
         def look_up(user: str, by_token: bool) -> Known | None:
-            keys = None if by_token else self._image().scram.get((user, mechanism))
+            if by_token:
+                return self._by_token(user, mechanism)
+            keys = self._image().scram.get((user, mechanism))
             return None if keys is None else Known(user, _credential(keys))
 
         return ScramServer(mechanism, look_up, self._made_up_of(mechanism), nonce_of(self._random))
+
+    def _by_token(self, token_id: str, mechanism: str) -> Known | None:
+        """The owner of a delegation token that hasn't expired."""
+        token = self._image().tokens.get(token_id)
+        if token is None or token.expiry_ms < self._now_ms() or mechanism not in token.scram:
+            return None
+        return Known(token.owner.removeprefix("User:"), _credential(token.scram[mechanism]), token.expiry_ms)
 
     def _made_up_of(self, mechanism: str) -> MadeUp:
         """The credentials of unknown users. They are computed anew when some credential has changed."""

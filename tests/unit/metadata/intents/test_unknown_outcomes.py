@@ -23,7 +23,7 @@ from ottla.metadata.intents.topics import NewTopic
 from ottla.metadata.model.brokers import Broker, BrokerState
 from ottla.metadata.model.settings import Feature
 from ottla.metadata.model.topics import TopicIntent
-from ottla.metadata.model.users import ScramKeys
+from ottla.metadata.model.users import ScramKeys, Token
 from ottla.metadata.store import Committed, Guard, Put, Rejected, Write
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.sasl import SCRAM_SHA_256
@@ -136,6 +136,26 @@ async def take_a_password(made: Cluster) -> None:
     assert not made.follower.image.scram
 
 
+TOKEN = Token("User:alice", "User:alice", (), 1, 2, 3, {})
+
+
+async def make_a_token(made: Cluster) -> None:
+    await made.intents.put_token("id", TOKEN, PATIENCE_S)
+    assert made.follower.image.tokens["id"].owner == "User:alice"
+
+
+async def renew_a_token(made: Cluster) -> None:
+    await made.write(Put(keys.token("id"), TOKEN.encode()))
+    await made.intents.change_token("id", lambda token: replace(token, expiry_ms=9), PATIENCE_S)
+    assert made.follower.image.tokens["id"].expiry_ms == 9
+
+
+async def end_a_token(made: Cluster) -> None:
+    await made.write(Put(keys.token("id"), TOKEN.encode()))
+    assert await made.intents.change_token("id", lambda _: None, PATIENCE_S) is None
+    assert not made.follower.image.tokens
+
+
 CHANGES: Sequence[Callable[[Cluster], Awaitable[None]]] = (
     create,
     delete,
@@ -148,6 +168,9 @@ CHANGES: Sequence[Callable[[Cluster], Awaitable[None]]] = (
     switch_off,
     give_a_password,
     take_a_password,
+    make_a_token,
+    renew_a_token,
+    end_a_token,
 )
 
 
