@@ -233,7 +233,7 @@ class Broker:
             now_ms,
             machine.random,
         )
-        self.logins = Logins(config, lambda: self.image, self.dispatcher.dispatch, now_ms, machine.random)
+        self.logins: Logins = Logins(config, lambda: self.image, self.dispatcher.dispatch, now_ms, machine.random)
         self.server: Server = Server(
             self.dispatcher.dispatch,
             connection_limits(config),

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from ottla.broker.isr import IsrChanges
     from ottla.broker.log.compactor import Compactor
     from ottla.broker.log.directories import LogDirectories
+    from ottla.broker.login.logins import Logins
     from ottla.broker.login.token_service import TokenService
     from ottla.broker.loop_lag import LoopLag
     from ottla.broker.loop_quota import LoopQuota
@@ -233,6 +234,14 @@ class WithIsrChanges(Protocol):
     @property
     def isr_changes(self) -> IsrChanges:
         """The changes of the ISRs of all partitions that this broker leads."""
+
+
+class WithLogins(Protocol):
+    """The logins of clients."""
+
+    @property
+    def logins(self) -> Logins:
+        """The logins at all listeners, with their counts."""
 
 
 class WithLogs(Protocol):
