@@ -64,10 +64,12 @@ def find_bootstrap(route: Route, bootstrap: str | None, context: str | None) -> 
     return found
 
 
-def find_security(command_config: Path | None, bootstrap: str | None, context: str | None) -> ClientSecurity:
-    """The security of the connections: from the given file, else from the file that the cluster's context names, else
-    there is none. Raises UsageError."""
-    if command_config is None and not bootstrap:
+def find_security(
+    route: Route, bootstrap: str | None, context: str | None, command_config: Path | None
+) -> ClientSecurity:
+    """The security of the connections: from the given file, else from the file that the context names from which the
+    address comes, else there is none. Raises UsageError."""
+    if command_config is None and not bootstrap and route.bootstrap() is None:
         known = contexts.load()
         name = context or known.current
         if name and (named := known.command_configs.get(name)):

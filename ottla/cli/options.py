@@ -117,7 +117,7 @@ def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -
 
         route: Route = (arguments[own] if own else arguments.pop(_INVOCATION)).obj
         address = find_bootstrap(route, bootstrap, context)
-        security = find_security(command_config, bootstrap, context)
+        security = find_security(route, bootstrap, context, command_config)
         with _pipe_watched(), Cluster(address, timeout, route, security) as cluster:
             function(cluster, Output(as_json), **arguments)  # type: ignore[call-arg]
 

@@ -104,12 +104,11 @@ class AppliedRevisions:
         self.went_ahead_count += bool(behind)
         return behind
 
-    async def surely(self, timeout_s: float) -> frozenset[int]:
-        """Waits until all registered brokers have applied the revision of the image, stragglers too, for `timeout_s` at
-        most: changes of rights and of users are in force everywhere before they are answered. Returns the ids of the
-        brokers that haven't applied it."""
+    async def everywhere_by(self, deadline: float) -> frozenset[int]:
+        """Waits until all registered brokers have applied the revision of the image, stragglers too, until `deadline`,
+        a time of the event loop: changes of users are in force everywhere before they are answered. Returns the ids of
+        the brokers that haven't applied it."""
         revision = self._image().revision
-        deadline = asyncio.get_running_loop().time() + timeout_s
         while behind := frozenset(other.id for other in self._others.values() if other.applied < revision):
             if asyncio.get_running_loop().time() >= deadline:
                 break

@@ -7,6 +7,7 @@ made. (Apache Kafka answers earlier: other brokers learn of the changes some tim
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
 
 from ottla.broker.api.declaration import Api
@@ -41,7 +42,8 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
             done.append(change.user)
         except KafkaError as error:
             errors[change.user] = error
-    if done and (behind := await broker.applied_revisions.surely(FORCE_S)):
+    deadline = asyncio.get_running_loop().time() + FORCE_S
+    if done and (behind := await broker.applied_revisions.everywhere_by(deadline)):
         message = f"Brokers {', '.join(map(str, sorted(behind)))} don't know the change yet"
         errors |= {user: KafkaError(ErrorCode.request_timed_out, message) for user in done}
     return {

@@ -113,6 +113,7 @@ class TokenService:
         return now_ms if changed is None else changed.expiry_ms
 
     async def _in_force(self) -> None:
-        if behind := await self._applied().surely(FORCE_S):
+        deadline = asyncio.get_running_loop().time() + FORCE_S
+        if behind := await self._applied().everywhere_by(deadline):
             brokers = ", ".join(map(str, sorted(behind)))
             raise KafkaError(ErrorCode.request_timed_out, f"Brokers {brokers} don't know the change yet")

@@ -112,7 +112,7 @@ async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool 
         internal_topics=SimpleNamespace(want=lambda name: None),
         awaited_elections=AwaitedElections(0, lambda: follower.image, asyncio.get_running_loop().time),
         advertised_apis=[],
-        applied_revisions=SimpleNamespace(everywhere=_nobody_else, surely=_nobody_else),
+        applied_revisions=SimpleNamespace(everywhere=_nobody_else, everywhere_by=_nobody_else),
     )
     await join_cluster(store, None)
     await follower.start()

@@ -124,10 +124,10 @@ def test_what_kafka_refuses_is_refused_and_the_others_are_changed(tmp_path: Path
 
 def test_a_change_that_some_broker_doesnt_know_in_time_is_answered_so(tmp_path: Path) -> None:
     async def act(broker: BrokerStandIn) -> None:
-        async def behind(_timeout_s: float) -> frozenset[int]:
+        async def behind(_deadline: float) -> frozenset[int]:
             return frozenset({3})
 
-        broker.applied_revisions.surely = behind
+        broker.applied_revisions.everywhere_by = behind
         assert await alter(broker, upsertions=[upsertion("late")]) == {"late": ErrorCode.request_timed_out}
         assert await describe(broker, "late") == {"late": {1: 4096}}
 
