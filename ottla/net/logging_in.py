@@ -54,15 +54,12 @@ def login_requests(
 
 
 def logged_in(connect: Connect, begin: Callable[[], BeginLogin | None]) -> Connect:
-    """A `Connect` whose streams have logged in. `begin` is asked at each connection; None means that no login is
-    needed. Raises LoginFailed where the login is refused."""
+    """A `Connect` whose streams have logged in. `begin` is asked at each login, so that changed credentials count; None
+    means that no login is needed. Raises LoginFailed where the login is refused."""
 
     async def connect_and_log_in(host: str, port: int) -> Stream:
-        begin_login = begin()
         stream = await connect(host, port)
-        if begin_login is None:
-            return stream
-        logged = _LoggedInStream(stream, begin_login, f"{host}:{port}")
+        logged = _LoggedInStream(stream, begin, f"{host}:{port}")
         try:
             await logged.log_in()
         except BaseException:
@@ -78,7 +75,7 @@ class _LoggedInStream:
 
     __slots__ = ("_begin", "_name", "_renewed_at", "_stream", "close", "read_exactly")
 
-    def __init__(self, stream: Stream, begin: BeginLogin, name: str) -> None:
+    def __init__(self, stream: Stream, begin: Callable[[], BeginLogin | None], name: str) -> None:
         self._stream = stream
         self._begin = begin
         self._name = name
@@ -92,11 +89,13 @@ class _LoggedInStream:
         await self._stream.write(data)
 
     async def log_in(self) -> None:
-        """Logs in. Raises LoginFailed, OSError."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        requests = login_requests(self._begin())
+        """Logs in, if a login is needed. Raises LoginFailed, OSError."""
+        began, self._renewed_at = asyncio.get_running_loop().time(), None
+        begin_login = self._begin()
+        if begin_login is None:
+            return
         try:
+            requests = login_requests(begin_login())
             key, version, message = next(requests)
             for correlation_id in range(1, 100):
                 await self._stream.write(

@@ -20,6 +20,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ottla.protocol.sasl import SCRAM_SHA_256, SCRAM_SHA_512, LoggedIn, LoginRefused, refusal
 
@@ -70,8 +71,11 @@ LookUp = Callable[[str, bool], Known | None]
 """The credential behind a name; the second argument says whether the name is that of a delegation token."""
 
 
+@lru_cache(maxsize=16)
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """PBKDF2 of the password: the slow step, which only clients and administrators' tools take."""
+    """PBKDF2 of the password: the slow step, which only clients and administrators' tools take. The last results are
+    kept, because a broker logs in at other brokers again and again, and each PBKDF2 would hold its event loop for
+    milliseconds."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
 
 
