@@ -18,14 +18,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ottla.cli import contexts, sasl
+from ottla.cli import contexts
 from ottla.cli.errors import CommandError, ExitCode, NotFound, UsageError, explain_code
 from ottla.cli.options import BOOTSTRAP_DEFAULT
 from ottla.cli.route import NoWay, Route, Straight
-from ottla.security.client_settings import ClientSecurity
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+    from ottla.security.client_settings import ClientSecurity
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ def find_bootstrap(route: Route, bootstrap: str | None, context: str | None) -> 
 
 def find_security(
     route: Route, bootstrap: str | None, context: str | None, command_config: Path | None
-) -> ClientSecurity:
+) -> ClientSecurity | None:
     """The security of the connections: from the given file, else from the file that the context names from which the
     address comes, else there is none. Raises UsageError."""
     if command_config is None and not bootstrap and route.bootstrap() is None:
@@ -74,7 +75,11 @@ def find_security(
         name = context or known.current
         if name and (named := known.command_configs.get(name)):
             command_config = Path(named)
-    return ClientSecurity() if command_config is None else sasl.read_command_config(command_config)
+    if command_config is None:
+        return None
+    from ottla.cli.sasl import read_command_config
+
+    return read_command_config(command_config)
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
@@ -114,7 +119,7 @@ class Cluster:
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
         self.route: Route = route or Straight()
-        self._security = ClientSecurity() if security is None else security
+        self._security = security
         self._addresses = parse_bootstrap(bootstrap)
         self._admin: KafkaAdminClient | None = None
         self._reached = False
@@ -213,7 +218,7 @@ class Cluster:
                     **{
                         "request_timeout_ms": self.timeout_ms,
                         **self.route.client_settings(),
-                        **sasl.client_settings(self._security),
+                        **self._security_settings(),
                         **settings,
                     },
                 )
@@ -226,14 +231,23 @@ class Cluster:
                     ExitCode.unreachable,
                 ) from error
 
+    def _security_settings(self) -> dict[str, Any]:
+        if self._security is None:
+            return {}
+        from ottla.cli.sasl import client_settings
+
+        return client_settings(self._security)
+
     def _reach(self) -> None:
         reasons = []
         for host, port in self._addresses:
             reason = _refusal(self.route, host, port, min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX))
             if reason is None:
-                if self._security.login is not None:
+                if self._security is not None and self._security.login is not None:
+                    from ottla.cli.sasl import try_login
+
                     timeout_s = min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX)
-                    sasl.try_login(self.route.reach(host, port, timeout_s), self._security.login, timeout_s)
+                    try_login(self.route.reach(host, port, timeout_s), self._security.login, timeout_s)
                 self._reached = True
                 return
             reasons.append(f"{host}:{port} ({reason})")

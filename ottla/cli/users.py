@@ -25,16 +25,16 @@ from ottla.cli.metadata import ConfigFileOption, SetOption, StoreOption, opened,
 from ottla.cli.offsets import confirm
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output
-from ottla.protocol.sasl import SCRAM_SHA_256, SCRAM_SHA_512
-from ottla.security.scram import ITERATIONS_MAX, ITERATIONS_MIN, ScramCredential, credential_of, salted_password
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
+    from ottla.security.scram import ScramCredential
 
 app = App(no_args_is_help=True, help="Users that log in by SCRAM, and their passwords.")
 
 PASSWORD_VARIABLE = "OTTLA_USER_PASSWORD"
-ITERATIONS_DEFAULT = 8192
+ITERATIONS_MIN, ITERATIONS_DEFAULT, ITERATIONS_MAX = 4096, 8192, 16384  # Kafka's bounds
+SCRAM_SHA_256, SCRAM_SHA_512 = "SCRAM-SHA-256", "SCRAM-SHA-512"
 _SALT_BYTES = 24
 _NUMBERS = {SCRAM_SHA_256: 1, SCRAM_SHA_512: 2}  # Kafka's ScramMechanism
 
@@ -219,5 +219,7 @@ async def _write(
 
 
 def _new_credential(mechanism: str, password: str, iterations: int) -> ScramCredential:
+    from ottla.security.scram import credential_of, salted_password
+
     salt = secrets.token_bytes(_SALT_BYTES)
     return credential_of(mechanism, salted_password(mechanism, password, salt, iterations), salt, iterations)
