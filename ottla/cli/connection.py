@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -24,6 +25,8 @@ from ottla.cli.route import NoWay, Route, Straight
 
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
+
+    from ottla.security.client_settings import ClientSecurity
 
 T = TypeVar("T")
 
@@ -62,6 +65,23 @@ def find_bootstrap(route: Route, bootstrap: str | None, context: str | None) -> 
     return found
 
 
+def find_security(
+    route: Route, bootstrap: str | None, context: str | None, command_config: Path | None
+) -> ClientSecurity | None:
+    """The security of the connections: from the given file, else from the file that the context names from which the
+    address comes, else there is none. Raises UsageError."""
+    if command_config is None and not bootstrap and route.bootstrap() is None:
+        known = contexts.load()
+        name = context or known.current
+        if name and (named := known.command_configs.get(name)):
+            command_config = Path(named)
+    if command_config is None:
+        return None
+    from ottla.cli.sasl import read_command_config
+
+    return read_command_config(command_config)
+
+
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
     """`host:port,[v6]:port,host` as pairs; the port defaults to 9092."""
     addresses = []
@@ -89,10 +109,17 @@ class Cluster:
     """The cluster behind one bootstrap address. The admin client is opened when it is first needed, and closed at the
     end."""
 
-    def __init__(self, bootstrap: str, timeout_s: float, route: Route | None = None) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        timeout_s: float,
+        route: Route | None = None,
+        security: ClientSecurity | None = None,
+    ) -> None:
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
         self.route: Route = route or Straight()
+        self._security = security
         self._addresses = parse_bootstrap(bootstrap)
         self._admin: KafkaAdminClient | None = None
         self._reached = False
@@ -188,22 +215,39 @@ class Cluster:
                     ],
                     client_id=CLIENT_ID,
                     bootstrap_timeout_ms=self.timeout_ms,
-                    **{"request_timeout_ms": self.timeout_ms, **self.route.client_settings(), **settings},
+                    **{
+                        "request_timeout_ms": self.timeout_ms,
+                        **self.route.client_settings(),
+                        **self._security_settings(),
+                        **settings,
+                    },
                 )
             except Exception as error:
                 if type(error).__name__ not in ("KafkaTimeoutError", "NoBrokersAvailable"):
                     raise
                 raise CommandError(
                     f"{self.bootstrap} accepts connections but doesn't answer as a Kafka broker",
-                    "Is that the port of another service, or of an encrypted listener?",
+                    "Is that the port of another service, or of a listener that needs --command-config?",
                     ExitCode.unreachable,
                 ) from error
+
+    def _security_settings(self) -> dict[str, Any]:
+        if self._security is None:
+            return {}
+        from ottla.cli.sasl import client_settings
+
+        return client_settings(self._security)
 
     def _reach(self) -> None:
         reasons = []
         for host, port in self._addresses:
             reason = _refusal(self.route, host, port, min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX))
             if reason is None:
+                if self._security is not None and self._security.login is not None:
+                    from ottla.cli.sasl import try_login
+
+                    timeout_s = min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX)
+                    try_login(self.route.reach(host, port, timeout_s), self._security.login, timeout_s)
                 self._reached = True
                 return
             reasons.append(f"{host}:{port} ({reason})")

@@ -26,10 +26,12 @@ app = App(no_args_is_help=True, help="Names for the addresses of clusters.")
 
 @dataclass(frozen=True)
 class ContextFile:
-    """The file's content: each context's bootstrap address, and the name of the current context."""
+    """The file's content: each context's bootstrap address, the file of client properties that some contexts name, and
+    the name of the current context."""
 
     current: str | None = None
     bootstraps: dict[str, str] = field(default_factory=dict)
+    command_configs: dict[str, str] = field(default_factory=dict)
 
 
 def file_path() -> Path:
@@ -54,9 +56,14 @@ def load() -> ContextFile:
     current, contexts = data.get("current"), data.get("contexts", {})
     try:
         bootstraps = {str(name): str(context["bootstrap"]) for name, context in contexts.items()}
+        configs = {
+            str(name): str(context["command_config"])
+            for name, context in contexts.items()
+            if "command_config" in context
+        }
     except (AttributeError, KeyError, TypeError) as error:
         raise CommandError(f"a context in {path} has no bootstrap address", "Repair or remove that file.") from error
-    return ContextFile(current if isinstance(current, str) else None, bootstraps)
+    return ContextFile(current if isinstance(current, str) else None, bootstraps, configs)
 
 
 def store(contexts: ContextFile) -> None:
@@ -64,6 +71,8 @@ def store(contexts: ContextFile) -> None:
     lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
     for name, bootstrap in sorted(contexts.bootstraps.items()):
         lines += ["", f"[contexts.{json.dumps(name)}]", f"bootstrap = {json.dumps(bootstrap)}"]
+        if name in contexts.command_configs:
+            lines.append(f"command_config = {json.dumps(contexts.command_configs[name])}")
     path = file_path()
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -93,12 +102,17 @@ def list_contexts(output: Output) -> None:
     """Show all contexts; the current one is marked."""
     contexts = load()
     rows = [
-        {"name": name, "bootstrap": bootstrap, "current": name == contexts.current}
+        {
+            "name": name,
+            "bootstrap": bootstrap,
+            "command_config": contexts.command_configs.get(name),
+            "current": name == contexts.current,
+        }
         for name, bootstrap in sorted(contexts.bootstraps.items())
     ]
     output.rows(
         rows,
-        {"name": "NAME", "bootstrap": "BOOTSTRAP", "current": "CURRENT"},
+        {"name": "NAME", "bootstrap": "BOOTSTRAP", "command_config": "COMMAND-CONFIG", "current": "CURRENT"},
         empty="There are no contexts. Add one: ottla contexts add NAME HOST:PORT",
     )
 
@@ -109,6 +123,14 @@ def add_context(
     output: Output,
     name: Annotated[str, typer.Argument(help="A name for the cluster.")],
     bootstrap: Annotated[str, typer.Argument(metavar="HOST:PORT,…", help="Its bootstrap address.")],
+    command_config: Annotated[
+        Path | None,
+        typer.Option(
+            "--command-config",
+            metavar="FILE",
+            help="Client properties with which to connect to it; the context names the file and copies nothing.",
+        ),
+    ] = None,
 ) -> None:
     """Add or change a context. The first context becomes the current one."""
     from ottla.cli.connection import parse_bootstrap
@@ -118,7 +140,10 @@ def add_context(
     parse_bootstrap(bootstrap)
     contexts = load()
     bootstraps = {**contexts.bootstraps, name: bootstrap}
-    store(ContextFile(contexts.current or name, bootstraps))
+    configs = {other: file for other, file in contexts.command_configs.items() if other != name}
+    if command_config is not None:
+        configs[name] = str(command_config.absolute())
+    store(ContextFile(contexts.current or name, bootstraps, configs))
     output.done(f"Context {name} is {bootstrap}.", {"name": name, "bootstrap": bootstrap})
 
 
@@ -139,5 +164,6 @@ def delete_context(output: Output, name: Annotated[str, typer.Argument(help="Whi
     contexts = load()
     bootstrap_of(contexts, name)
     rest = {other: bootstrap for other, bootstrap in contexts.bootstraps.items() if other != name}
-    store(ContextFile(None if contexts.current == name else contexts.current, rest))
+    configs = {other: file for other, file in contexts.command_configs.items() if other != name}
+    store(ContextFile(None if contexts.current == name else contexts.current, rest, configs))
     output.done(f"Context {name} is forgotten.", {"name": name})

@@ -37,6 +37,7 @@ from ottla.cli import (
     reassign,
     topics,
     transactions,
+    users,
 )
 from ottla.cli.errors import CommandError, ExitCode, Failures, PipeClosed, sentences
 from ottla.cli.help import App
@@ -68,6 +69,7 @@ app.add_typer(groups.app, name="groups", rich_help_panel=_CLUSTER)
 app.add_typer(transactions.app, name="transactions", rich_help_panel=_CLUSTER)
 app.add_typer(configs.app, name="configs", rich_help_panel=_CLUSTER)
 app.add_typer(quotas.app, name="quotas", rich_help_panel=_CLUSTER)
+app.add_typer(users.app, name="users", rich_help_panel=_CLUSTER)
 app.command("offsets", rich_help_panel=_CLUSTER)(offsets.offsets)
 app.command("delete-records", rich_help_panel=_CLUSTER)(offsets.delete_records)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=_CLUSTER)

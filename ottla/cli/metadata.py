@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 app = App(no_args_is_help=True, help="Look into the metadata store.")
 
+_SECRET_FIELDS = ("salt", "stored_key", "server_key", "scram", "secret")
+_HIDDEN = "(hidden)"
+
 StoreOption = Annotated[
     str | None,
     typer.Option(
@@ -204,10 +207,27 @@ def _described(entry: Entry) -> dict[str, Any]:
         "lease": entry.lease or None,
     }
     try:
-        described["value"] = json.loads(entry.value)
+        described["value"] = _without_secrets(entry.key, json.loads(entry.value))
     except ValueError:
         described["value_hex"] = entry.value.hex()
     return described
+
+
+def _without_secrets(key: str, value: Any) -> Any:
+    """The value without what logins depend on. Passwords can be guessed from a user's keys, and a setting may have a
+    password."""
+    from ottla.metadata import keys
+    from ottla.settings.sources import known_setting
+
+    kind = keys.kind_of(key)
+    if kind in (keys.scram, keys.token, keys.login_secret):
+        return {name: _HIDDEN if name in _SECRET_FIELDS else field for name, field in value.items()}
+    if kind is keys.config and isinstance(value.get("entries"), dict):
+        settings = {name: known_setting(name) for name in value["entries"]}
+        secret = {name for name, setting in settings.items() if setting is not None and setting.sensitive}
+        entries = {name: _HIDDEN if name in secret else text for name, text in value["entries"].items()}
+        return value | {"entries": entries}
+    return value
 
 
 @asynccontextmanager

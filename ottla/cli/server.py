@@ -28,6 +28,7 @@ import uvloop
 from ottla.broker.allocator import keep_freed_memory
 from ottla.broker.descriptors import raise_limit
 from ottla.broker.log_format import configure_logging
+from ottla.broker.login.own import connect_to_brokers
 from ottla.broker.node import Broker
 from ottla.cli.stores import on_etcd, open_store
 from ottla.controller.decide import UNCLEAN_ELECTION
@@ -39,8 +40,9 @@ from ottla.metadata.model.value import UnsupportedFormat
 from ottla.metadata.patience import GivenUp, Patience
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreRestored, StoreUnavailable, UnknownOutcome
-from ottla.net.streams import Connect, connect_tcp
+from ottla.net.streams import connect_tcp
 from ottla.protocol import record_walk
+from ottla.security.listener_logins import logins_of
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
 logger = logging.getLogger(__name__)
@@ -90,7 +92,9 @@ def _configuration(file: str | None, settings: list[str]) -> BrokerConfig:
             raise InvalidConfiguration([f"--set {setting}: NAME=VALUE is wanted"])
         overrides[name.strip()] = value
     text = Path(file).read_text(encoding="utf-8") if file else ""
-    return BrokerConfig.from_sources(text, overrides, os.environ)
+    config = BrokerConfig.from_sources(text, overrides, os.environ)
+    logins_of(config)  # raises InvalidConfiguration for settings with which nobody can log in
+    return config
 
 
 async def _run(config: BrokerConfig, *, until_stdin_ends: bool) -> int:
@@ -168,7 +172,8 @@ async def _control(config: BrokerConfig, store: Store, stopping: asyncio.Event, 
     ForeignStore."""
     from ottla.cli.controlling import ControllerProcess
 
-    process = ControllerProcess(config, store, _defaults(config))
+    connect = connect_to_brokers(connect_tcp, lambda: config)
+    process = ControllerProcess(config, store, _defaults(config), connect)
     try:
         await process.start(patience)
         print(f"ottla controller {config.node_id} ready pid={os.getpid()}", flush=True)
@@ -181,7 +186,7 @@ async def _control(config: BrokerConfig, store: Store, stopping: asyncio.Event, 
         await store.close()
 
 
-def stand_for_controller(broker: Broker, config: BrokerConfig, connect: Connect = connect_tcp) -> None:
+def stand_for_controller(broker: Broker, config: BrokerConfig) -> None:
     """Makes a registered broker's process a candidate for controller, too."""
     store, broker.controller_name = broker.store, f"broker-{broker.id}"
     controller = Controller(
@@ -189,7 +194,7 @@ def stand_for_controller(broker: Broker, config: BrokerConfig, connect: Connect 
     )
     broker.spawn(controller.run(), "controller", vital=True)
     if config.get_bool("ottla.quick.death.enable"):
-        watch = QuickDeath(store, broker.follower, broker.id, config.listeners.inter_broker, connect)
+        watch = QuickDeath(store, broker.follower, broker.id, config.listeners.inter_broker, broker.connect)
         broker.spawn(watch.run(), "watch of the brokers' sockets")
 
 

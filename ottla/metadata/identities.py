@@ -107,6 +107,15 @@ def _entity(key: str) -> QuotaEntity:
     return tuple(sorted((kind, _decoded(name)) for kind, _, name in pairs))
 
 
+def _credential_text(user: str, mechanism: str) -> str:
+    return f"{mechanism}/{quote(user, safe='')}"
+
+
+def _credential(key: str) -> tuple[str, str]:
+    _, mechanism, user = key.split("/")
+    return unquote(user), mechanism
+
+
 def _encoded(name: str | None) -> str:
     return _DEFAULT if name is None else quote(name, safe="")
 
@@ -123,3 +132,4 @@ BY_PARTITION = Identity(_partition_text, _partition_id)  # (topic id, index)
 BY_PART = Identity(_part_text, _part)  # (broker id, number of the part)
 BY_RESOURCE = Identity(_resource_text, _resource)
 BY_ENTITY = Identity(_entity_text, _entity)
+BY_CREDENTIAL = Identity(_credential_text, _credential)  # (user, mechanism)

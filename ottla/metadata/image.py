@@ -31,6 +31,7 @@ from .model.partitions import Election, Partition, Reassignment
 from .model.reports import Report
 from .model.settings import Config, Feature, Quota
 from .model.topics import Ready, Tombstone, TopicIntent
+from .model.users import LoginSecret, ScramKeys, Token
 from .naming import metric_name
 from .persistent import PersistentMap
 from .store import Change, Revision, Snapshot
@@ -78,6 +79,9 @@ class Changed:
     reassignments: frozenset[tuple[UUID, int]] = frozenset()
     reports: frozenset[tuple[int, int]] = frozenset()
     lineage: frozenset[int] = frozenset()
+    scram: frozenset[tuple[str, str]] = frozenset()
+    tokens: frozenset[str] = frozenset()
+    login_secret: bool = False
 
     def __or__(self, later: Changed) -> Changed:
         """Everything that this change or the `later` one changed."""
@@ -111,6 +115,9 @@ class Image:
     reassignments: PersistentMap[tuple[UUID, int], Reassignment] = field(default_factory=PersistentMap)
     reports: Mapping[tuple[int, int], Report] = field(default_factory=dict)  # by (broker id, part)
     lineage: PersistentMap[int, LineageRow] = field(default_factory=PersistentMap)  # by the row's number
+    scram: PersistentMap[tuple[str, str], ScramKeys] = field(default_factory=PersistentMap)  # by (user, mechanism)
+    tokens: PersistentMap[str, Token] = field(default_factory=PersistentMap)  # delegation tokens, by id
+    login_secret: LoginSecret | None = None
 
     @classmethod
     def of(cls, snapshot: Snapshot) -> Image:

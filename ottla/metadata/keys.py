@@ -16,6 +16,7 @@ import enum
 from typing import Generic, ParamSpec, TypeVar
 
 from .identities import (
+    BY_CREDENTIAL,
     BY_ENTITY,
     BY_NAME,
     BY_NUMBER,
@@ -32,6 +33,7 @@ from .model.partitions import Election, Partition, Reassignment
 from .model.reports import Report
 from .model.settings import Config, Feature, Quota
 from .model.topics import Ready, Tombstone, TopicIntent
+from .model.users import LoginSecret, ScramKeys, Token
 from .model.value import Value
 
 P = ParamSpec("P")
@@ -109,6 +111,9 @@ feature = MappedKind("features", BY_NAME, Feature, "features")
 election = MappedKind("elections", BY_PARTITION, Election, "elections", Kept.DROPPED)
 reassignment = MappedKind("reassignments", BY_PARTITION, Reassignment, "reassignments", Kept.DROPPED)
 producer_ids = SingleKind("producer-ids", ProducerIds, "producer_ids")
+scram = MappedKind("scram", BY_CREDENTIAL, ScramKeys, "scram")
+token = MappedKind("tokens", BY_NAME, Token, "tokens")
+login_secret = SingleKind("login-secret", LoginSecret, "login_secret")
 
 # Decisions. The controller writes them; a partition's leader, too, changes the partition's state.
 partition = MappedKind("partitions", BY_PARTITION, Partition, "partitions")

@@ -23,7 +23,9 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.fetch_response import FetchedPartition, read_fetch_response
 from ottla.protocol.frames import API_VERSIONS, request_frame, response_body
 from ottla.protocol.messages import Message, read_response, write_request
+from ottla.protocol.sasl import SASL_AUTHENTICATE
 
+from .logging_in import RENEWED_AT, BeginLogin, login_requests
 from .names import Address
 from .streams import BlockingStream
 
@@ -49,7 +51,8 @@ class Connection:
 
     `timeout_s` bounds the wait for the whole answer to one request. `connect_timeout_s` bounds the opening of the
     connection. `open_by` (in time.monotonic's seconds) is a deadline for the opening together with the exchange of
-    versions, because a listener may accept a connection and then stay silent.
+    versions, because a listener may accept a connection and then stay silent. `begin_login` begins a login, for a
+    listener that asks for one; a login that the broker refuses raises LoginRefused, and isn't worth another attempt.
     """
 
     def __init__(
@@ -60,11 +63,14 @@ class Connection:
         timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
         open_by: float = math.inf,
+        begin_login: BeginLogin | None = None,
     ) -> None:
         self.address = address
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._deadline = open_by
+        self._begin_login = begin_login
+        self._renewed_at = math.inf  # the time at which the client logs in anew, before its session ends
         self._correlation_ids = itertools.count()
         self._buffer = bytearray(1 << 16)
         self._sent: deque[tuple[int, int, int]] = deque()  # (correlation id, API key, version) not yet answered
@@ -75,6 +81,8 @@ class Connection:
             raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}", address) from error
         try:
             self._versions = self._ask_versions()
+            if begin_login is not None:
+                self._log_in(begin_login)
         except BaseException:
             self.close()
             raise
@@ -103,6 +111,8 @@ class Connection:
 
     def send(self, api_key: int, version: int, message: Message, *, answered: bool = True) -> None:
         """Sends one request. `answered` is False only for Produce with acks=0, to which brokers send no answer."""
+        if time.monotonic() >= self._renewed_at and self._begin_login is not None and not self._sent:
+            self._log_in(self._begin_login)
         correlation_id = next(self._correlation_ids) & 0x7FFFFFFF
         frame = request_frame(
             api_key, version, correlation_id, self._client_id, write_request(api_key, version, message)
@@ -164,6 +174,17 @@ class Connection:
         if answer.error_code != ErrorCode.none:
             raise ConnectionLost(f"{self.address} refused ApiVersions: {answer.error_code.name}", self.address)
         return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
+
+    def _log_in(self, begin: BeginLogin) -> None:
+        began, self._renewed_at = time.monotonic(), math.inf
+        requests = login_requests(begin(), self.version(SASL_AUTHENTICATE, 0, 2))
+        try:
+            request = next(requests)
+            while True:
+                request = requests.send(self.request(*request))
+        except StopIteration as done:
+            if done.value:
+                self._renewed_at = began + RENEWED_AT * done.value / 1000
 
     def _read_frame(self, deadline: float) -> memoryview:
         size = _size.unpack(self._read_exactly(4, deadline))[0]

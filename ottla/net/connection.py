@@ -23,7 +23,7 @@ import asyncio
 import logging
 import mmap
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ottla.net.channel import Channel
 from ottla.net.memory import SMALL_BYTES, Work
@@ -35,7 +35,7 @@ from ottla.protocol.errors import ProtocolError
 from ottla.protocol.received import Memory
 
 if TYPE_CHECKING:
-    from ottla.net.server import Listener
+    from ottla.net.server import Dispatch, Listener, Reply
 
 logger = logging.getLogger(__name__)
 
@@ -52,11 +52,33 @@ class Postponed:
 
 
 POSTPONED = Postponed()
-Reply = "Sequence[Part] | Pending | Postponed | None"
+
+
+class Login(Protocol):
+    """A login that a connection has to pass before its requests are served, and the rules for frames until then."""
+
+    @property
+    def frame_bytes_min(self) -> int:
+        """The smallest frame that is accepted now."""
+
+    @property
+    def frame_bytes_max(self) -> int:
+        """The largest frame that is accepted now."""
+
+    @property
+    def deadline(self) -> float:
+        """The time of the event loop at which a connection that hasn't logged in is closed."""
+
+    def dispatch(self, connection: Connection, frame: Memory, start: int, end: int) -> Reply:
+        """Serves a frame in place of the server's `dispatch`. Calls `Connection.admit` at the end of the login."""
 
 
 class Connection:
-    """A connection of a client that is being served. `Listener` creates it; everything happens on the event loop."""
+    """A connection of a client that is being served. `Listener` creates it; everything happens on the event loop.
+
+    While `login` isn't None, only the login gets the connection's frames, one at a time. `principal` changes at the end
+    of the login, so it is read anew for each request.
+    """
 
     __slots__ = (
         "_blocked",
@@ -74,12 +96,15 @@ class Connection:
         "_server",
         "_unmuting",
         "_working",
+        "by_token",
         "client_host",
         "client_software",
         "closed",
+        "dispatch",
         "id",
         "idle_sweeps",
         "listener",
+        "login",
         "principal",
     )
 
@@ -91,6 +116,9 @@ class Connection:
         self.client_software = ""
         self.principal = "User:ANONYMOUS"
         self.closed = False
+        self.dispatch = listener.server.dispatch
+        self.login: Login | None = None
+        self.by_token = False  # whether the client has logged in by a delegation token
         self.idle_sweeps = 0
         self._loop = asyncio.get_running_loop()
         self._channel = channel
@@ -107,6 +135,19 @@ class Connection:
         self._meter: Meter | None = None
         self._unmuting: asyncio.TimerHandle | None = None  # due when the time is over for which the client is throttled
         channel.on_readable(self._readable)
+
+    def hold_until(self, login: Login) -> None:
+        """From now on `login` gets the frames, until it calls `admit`."""
+        self.login = login
+        self.dispatch = login.dispatch
+
+    def admit(self, principal: str, dispatch: Dispatch | None = None, *, by_token: bool = False) -> None:
+        """Ends the login: from now on the connection is that of `principal`, and `dispatch` (by default the server's)
+        gets the frames. `by_token`: the login was by a delegation token."""
+        self.by_token = by_token
+        self.login = None
+        self.principal = principal
+        self.dispatch = self._server.dispatch if dispatch is None else dispatch
 
     # ---- in
 
@@ -156,7 +197,10 @@ class Connection:
         pipeline = self._pipeline
         while True:
             try:
-                next_position = frame_end(buffer, position, end, size_max)
+                if (login := self.login) is None:
+                    next_position = frame_end(buffer, position, end, size_max)
+                else:
+                    next_position = frame_end(buffer, position, end, login.frame_bytes_max, login.frame_bytes_min)
             except ProtocolError as error:
                 self.close(str(error))
                 return
@@ -172,7 +216,8 @@ class Connection:
                 if self.closed:
                     return
                 self._blocked = True
-                pipeline.hurry(api_key_of(buffer, start))
+                if self.login is None:
+                    pipeline.hurry(api_key_of(buffer, start))
                 break
             begun = self._serve(buffer, start, next_position)
             if self.closed:
@@ -224,6 +269,8 @@ class Connection:
 
     def _may_start(self, buffer: Memory, start: int) -> bool:
         memory = self._server.memory
+        if self.login is not None:  # a message of a login needn't have an API key, and waits for the one before it
+            return not (self._out.stopped or self.closed or self._pipeline)
         api_key = api_key_of(buffer, start)
         if self._out.stopped or self.closed or not self._pipeline.may_start(api_key):
             return False
@@ -242,7 +289,7 @@ class Connection:
     def _serve(self, buffer: Memory, start: int, end: int) -> bool:
         """Dispatches a request. Returns False if the request has to wait for memory, or the connection was closed."""
         try:
-            reply = self._server.dispatch(self, buffer, start, end)
+            reply = self.dispatch(self, buffer, start, end)
         except ProtocolError as error:
             self.close(f"malformed request: {error}")
             return False

@@ -128,7 +128,7 @@ class Pipeline:
         self._unanswered.clear()
 
 
-def frame_end(buffer: Buffer, position: int, end: int, size_max: int) -> int:
+def frame_end(buffer: Buffer, position: int, end: int, size_max: int, size_min: int = FRAME_BYTES_MIN) -> int:
     """The position at which the frame at `position` ends; 0 if the frame isn't whole in buffer[:end] yet.
 
     Raises ProtocolError if the frame's size is out of bounds.
@@ -136,9 +136,9 @@ def frame_end(buffer: Buffer, position: int, end: int, size_max: int) -> int:
     if end - position < SIZE_BYTES:
         return 0
     (size,) = _size.unpack_from(buffer, position)
-    if not FRAME_BYTES_MIN <= size <= size_max:
+    if not size_min <= size <= size_max:
         raise ProtocolError(
-            f"a frame of {size} bytes: allowed are {FRAME_BYTES_MIN} to {size_max}"
+            f"a frame of {size} bytes: allowed are {size_min} to {size_max}"
             + _other_protocol(bytes(memoryview(buffer)[position : position + SIZE_BYTES]))
         )
     whole = position + SIZE_BYTES + int(size)

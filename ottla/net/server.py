@@ -27,7 +27,7 @@ from typing import Protocol
 
 from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
 from ottla.net.channel import PlainChannel
-from ottla.net.connection import Connection, Postponed
+from ottla.net.connection import Connection, Login, Postponed
 from ottla.net.disk_threads import DiskThreads, VolumeThreads
 from ottla.net.memory import BufferedMemory
 from ottla.net.pending import Part, Pending
@@ -41,6 +41,12 @@ HELD_MAX = 1000  # this number of connections above the rate of their address is
 
 Reply = list[Part] | tuple[Part, ...] | Pending | Postponed | None
 Dispatch = Callable[[Connection, Memory, int, int], Reply]
+BeginLogin = Callable[[Connection], Login | None]
+"""The login that a new connection has to pass; None if it is served at once."""
+
+
+def no_login(_connection: Connection) -> None:
+    """Serves every connection without a login."""
 
 
 @dataclass
@@ -109,12 +115,14 @@ class Server:
         busy_poll_seconds: float = WINDOW_SECONDS,
         disk_threads: DiskThreads | None = None,
         rates: Rates | None = None,
+        begin_login: BeginLogin = no_login,
     ) -> None:
         self.dispatch = dispatch
         self.rates = rates
         self.disk_threads: DiskThreads = VolumeThreads() if disk_threads is None else disk_threads
         self.limits = limits
         self.pipelined = pipelined
+        self.begin_login = begin_login
         self._open_socket = open_socket
         self.memory = BufferedMemory(limits.buffered_memory_bytes)
         self.busy_poll = BusyPoll(asyncio.get_running_loop().call_soon, busy_poll_seconds)
@@ -213,6 +221,9 @@ class Server:
         for listener in self.listeners.values():
             for connection in list(listener.connections):
                 connection.idle_sweeps += 1
+                if connection.login is not None and now >= connection.login.deadline:
+                    connection.close("it hasn't logged in within ottla.login.timeout.ms")
+                    continue
                 if 0 <= self.limits.idle_seconds_max < connection.idle_sweeps and connection.idle:
                     connection.close("idle for connections.max.idle.ms")
 
@@ -316,7 +327,10 @@ class Listener:
         server.connections_by_host[host] = server.connections_by_host.get(host, 0) + 1
         server.connection_count += 1
         self._next_id += 1
-        self.connections[Connection(self, PlainChannel(sock), self._next_id, host)] = None
+        connection = Connection(self, PlainChannel(sock), self._next_id, host)
+        self.connections[connection] = None
+        if (login := server.begin_login(connection)) is not None:
+            connection.hold_until(login)
 
     def connection_closed(self, connection: Connection) -> None:
         """Removes a connection that has just been closed from all counts."""

@@ -2,7 +2,7 @@
 
 Pure. The rules are those of Apache Kafka 4.3 (KafkaConfig.validateValues, SocketServerConfigs): names and ports are
 unique, every name has a protocol, every advertised listener is opened, and the inter-broker listener is advertised.
-So far Ottla has only the protocol PLAINTEXT.
+So far Ottla has only the protocols PLAINTEXT and SASL_PLAINTEXT.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SUPPORTED = ("PLAINTEXT", "SASL_PLAINTEXT")
 _ENDPOINT = re.compile(r"(?P<name>.*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<port>-?[0-9]+)")
 
 
@@ -86,8 +87,9 @@ def check_listeners(
     if not opened:
         problems.append(("listeners", "leaves no listener for clients, because all are controller listeners"))
     for endpoint in opened:
-        if endpoint.protocol != "PLAINTEXT":
-            reason = f"uses {endpoint.protocol} for {endpoint.listener}, but Ottla supports only PLAINTEXT so far"
+        if endpoint.protocol not in _SUPPORTED:
+            supported = " and ".join(_SUPPORTED)
+            reason = f"uses {endpoint.protocol} for {endpoint.listener}, but Ottla supports only {supported} so far"
             problems.append(("listeners", reason))
     names_opened = {endpoint.listener for endpoint in opened}
     for endpoint in told:

@@ -6,7 +6,6 @@ default of `socket.receive.buffer.bytes`.
 
 from ottla.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
 
-_SASL = "there is no authentication yet"
 _THREADS = "one event loop serves everything, so thread counts have no meaning"
 _ONE_TIME_OUT = "connecting counts towards replica.socket.timeout.ms"
 
@@ -97,11 +96,11 @@ SETTINGS = (
     ),
     Setting(
         "connections.max.reauth.ms", Kind.LONG, "0", Importance.MEDIUM,
-        "Time after which a client must authenticate again.", instead=_SASL,
+        "Time after which a client must authenticate again.",
     ),
     Setting(
         "connection.failed.authentication.delay.ms", Kind.INT, "100", Importance.LOW,
-        "Delay before a connection is closed whose authentication failed.", bounds=Range(0), instead=_SASL,
+        "Delay before a connection is closed whose authentication failed.", bounds=Range(0),
     ),
     Setting(
         "num.network.threads", Kind.INT, "3", Importance.HIGH,

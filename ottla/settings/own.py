@@ -101,6 +101,11 @@ SETTINGS = (
         bounds=Range(1),
     ),
     Setting(
+        "ottla.login.timeout.ms", Kind.INT, "30000", Importance.MEDIUM,
+        "Longest time that a connection to a listener with SASL may take to log in. Afterwards the broker closes it.",
+        bounds=Range(1),
+    ),
+    Setting(
         "ottla.validate.records", Kind.BOOLEAN, "true", Importance.MEDIUM,
         "Check the records in every batch that producers send, compressed or not, as Apache Kafka does. If it is "
         "false, one producer that writes malformed records can stop all consumers of its topic; records of compacted "

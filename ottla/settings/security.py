@@ -8,8 +8,8 @@ from ottla.settings.setting import Importance, Kind, Members, OneOf, Range, Sett
 _AUTHORIZATION = "there is no authorization yet"
 _JAVA = "it names Java code, which has no place in a Python process"
 _TLS = "there is no TLS yet"
-_SASL = "there is no authentication yet"
-_TOKENS = "there are no delegation tokens yet"
+_GSSAPI = "there is no GSSAPI yet"
+_TOKEN_FILE = "a token is read from its file at each login, and not fetched from an identity provider"
 
 SETTINGS = (
     Setting(
@@ -120,215 +120,215 @@ SETTINGS = (
     ),
     Setting(
         "sasl.mechanism.inter.broker.protocol", Kind.STRING, "GSSAPI", Importance.MEDIUM,
-        "SASL mechanism among brokers.", update=Update.PER_BROKER, instead=_SASL,
+        "SASL mechanism among brokers.", update=Update.PER_BROKER,
     ),
     Setting(
         "sasl.enabled.mechanisms", Kind.LIST, "GSSAPI", Importance.MEDIUM,
-        "SASL mechanisms offered to clients.", bounds=Members(), update=Update.PER_BROKER, instead=_SASL,
+        "SASL mechanisms offered to clients.", bounds=Members(), update=Update.PER_BROKER,
     ),
     Setting(
         "sasl.server.callback.handler.class", Kind.CLASS, None, Importance.MEDIUM,
-        "Class that checks credentials.", instead=_SASL,
+        "Class that checks credentials.",
     ),
     Setting(
         "sasl.server.max.receive.size", Kind.INT, "524288", Importance.MEDIUM,
-        "Largest message that a client may send before it is authenticated.", instead=_SASL,
+        "Largest message that a client may send before it is authenticated.",
     ),
     Setting(
         "sasl.kerberos.principal.to.local.rules", Kind.LIST, "DEFAULT", Importance.MEDIUM,
         "Rules by which a Kerberos principal becomes a user's name.", bounds=Members(),
-        update=Update.PER_BROKER, instead=_SASL,
+        update=Update.PER_BROKER, instead=_GSSAPI,
     ),
     Setting(
         "sasl.jaas.config", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Login modules and their options.", update=Update.PER_BROKER, instead=_SASL,
+        "Login modules and their options.", update=Update.PER_BROKER,
     ),
     Setting(
         "sasl.client.callback.handler.class", Kind.CLASS, None, Importance.MEDIUM,
-        "Class that provides credentials of the client's side.", instead=_SASL,
+        "Class that provides credentials of the client's side.", instead=_JAVA,
     ),
     Setting(
         "sasl.login.class", Kind.CLASS, None, Importance.MEDIUM,
-        "Class that carries out the login.", instead=_SASL,
+        "Class that carries out the login.", instead=_JAVA,
     ),
     Setting(
         "sasl.login.callback.handler.class", Kind.CLASS, None, Importance.MEDIUM,
-        "Class that provides credentials for the login.", instead=_SASL,
+        "Class that provides credentials for the login.", instead=_JAVA,
     ),
     Setting(
         "sasl.kerberos.service.name", Kind.STRING, None, Importance.MEDIUM,
-        "Kerberos name of the service.", update=Update.PER_BROKER, instead=_SASL,
+        "Kerberos name of the service.", update=Update.PER_BROKER, instead=_GSSAPI,
     ),
     Setting(
         "sasl.kerberos.kinit.cmd", Kind.STRING, "/usr/bin/kinit", Importance.MEDIUM,
-        "Path of kinit.", update=Update.PER_BROKER, instead=_SASL,
+        "Path of kinit.", update=Update.PER_BROKER, instead=_GSSAPI,
     ),
     Setting(
         "sasl.kerberos.ticket.renew.window.factor", Kind.DOUBLE, "0.8", Importance.MEDIUM,
-        "Share of a Kerberos ticket's life after which it is renewed.", update=Update.PER_BROKER, instead=_SASL,
+        "Share of a Kerberos ticket's life after which it is renewed.", update=Update.PER_BROKER, instead=_GSSAPI,
     ),
     Setting(
         "sasl.kerberos.ticket.renew.jitter", Kind.DOUBLE, "0.05", Importance.MEDIUM,
         "Random share that is added to the time until a Kerberos ticket's renewal.",
-        update=Update.PER_BROKER, instead=_SASL,
+        update=Update.PER_BROKER, instead=_GSSAPI,
     ),
     Setting(
         "sasl.kerberos.min.time.before.relogin", Kind.LONG, "60000", Importance.MEDIUM,
-        "Shortest time between two Kerberos logins.", update=Update.PER_BROKER, instead=_SASL,
+        "Shortest time between two Kerberos logins.", update=Update.PER_BROKER, instead=_GSSAPI,
     ),
     Setting(
         "sasl.login.refresh.window.factor", Kind.DOUBLE, "0.8", Importance.MEDIUM,
-        "Share of a login token's life after which it is renewed.", update=Update.PER_BROKER, instead=_SASL,
+        "Share of a login token's life after which it is renewed.", update=Update.PER_BROKER, instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.login.refresh.window.jitter", Kind.DOUBLE, "0.05", Importance.MEDIUM,
         "Random share that is added to the time until a login token's renewal.",
-        update=Update.PER_BROKER, instead=_SASL,
+        update=Update.PER_BROKER, instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.login.refresh.min.period.seconds", Kind.SHORT, "60", Importance.MEDIUM,
-        "Shortest time between two renewals of a login token.", update=Update.PER_BROKER, instead=_SASL,
+        "Shortest time between two renewals of a login token.", update=Update.PER_BROKER, instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.login.refresh.buffer.seconds", Kind.SHORT, "300", Importance.MEDIUM,
-        "Time before a login token's end by which it is renewed.", update=Update.PER_BROKER, instead=_SASL,
+        "Time before a login token's end by which it is renewed.", update=Update.PER_BROKER, instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.login.connect.timeout.ms", Kind.INT, None, Importance.LOW,
-        "Longest wait for a connection to the identity provider.", instead=_SASL,
+        "Longest wait for a connection to the identity provider.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.login.read.timeout.ms", Kind.INT, None, Importance.LOW,
-        "Longest wait for the identity provider's answer.", instead=_SASL,
+        "Longest wait for the identity provider's answer.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.login.retry.backoff.max.ms", Kind.LONG, "10000", Importance.LOW,
-        "Longest pause between two attempts to log in.", instead=_SASL,
+        "Longest pause between two attempts to log in.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.login.retry.backoff.ms", Kind.LONG, "100", Importance.LOW,
-        "First pause between two attempts to log in.", instead=_SASL,
+        "First pause between two attempts to log in.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.jwt.retriever.class",
         Kind.CLASS, "org.apache.kafka.common.security.oauthbearer.DefaultJwtRetriever", Importance.MEDIUM,
-        "Class that fetches tokens.", instead=_SASL,
+        "Class that fetches tokens.", instead=_JAVA,
     ),
     Setting(
         "sasl.oauthbearer.jwt.validator.class",
         Kind.CLASS, "org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator", Importance.MEDIUM,
-        "Class that checks tokens.", instead=_SASL,
+        "Class that checks tokens.", instead=_JAVA,
     ),
     Setting(
         "sasl.oauthbearer.scope", Kind.STRING, None, Importance.MEDIUM,
-        "Scope in the request for a token.", instead=_SASL,
+        "Scope in the request for a token.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.client.credentials.client.id", Kind.STRING, None, Importance.MEDIUM,
-        "Client id at the identity provider.", instead=_SASL,
+        "Client id at the identity provider.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.client.credentials.client.secret", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Client secret at the identity provider.", instead=_SASL,
+        "Client secret at the identity provider.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.assertion.algorithm", Kind.STRING, "RS256", Importance.MEDIUM,
-        "Algorithm that signs an assertion.", bounds=OneOf(("ES256", "RS256"), ignore_case=True), instead=_SASL,
+        "Algorithm that signs an assertion.", bounds=OneOf(("ES256", "RS256"), ignore_case=True), instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.aud", Kind.STRING, None, Importance.MEDIUM,
-        "Audience claim of an assertion.", instead=_SASL,
+        "Audience claim of an assertion.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.exp.seconds", Kind.INT, "300", Importance.LOW,
-        "Seconds an assertion is valid.", bounds=Range(0, 86400), instead=_SASL,
+        "Seconds an assertion is valid.", bounds=Range(0, 86400), instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.iss", Kind.STRING, None, Importance.MEDIUM,
-        "Issuer claim of an assertion.", instead=_SASL,
+        "Issuer claim of an assertion.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.jti.include", Kind.BOOLEAN, "false", Importance.MEDIUM,
-        "Put a unique id into an assertion.", instead=_SASL,
+        "Put a unique id into an assertion.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.nbf.seconds", Kind.INT, "60", Importance.LOW,
-        "Seconds in the past from which an assertion is valid.", bounds=Range(0, 3600), instead=_SASL,
+        "Seconds in the past from which an assertion is valid.", bounds=Range(0, 3600), instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.sub", Kind.STRING, None, Importance.MEDIUM,
-        "Subject claim of an assertion.", instead=_SASL,
+        "Subject claim of an assertion.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.assertion.file", Kind.STRING, None, Importance.MEDIUM,
-        "File with a ready assertion.", instead=_SASL,
+        "File with a ready assertion.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.assertion.private.key.file", Kind.STRING, None, Importance.MEDIUM,
-        "Private key that signs assertions.", instead=_SASL,
+        "Private key that signs assertions.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.assertion.private.key.passphrase", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Passphrase of the private key that signs assertions.", instead=_SASL,
+        "Passphrase of the private key that signs assertions.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.assertion.template.file", Kind.STRING, None, Importance.MEDIUM,
-        "File with headers and claims of assertions.", instead=_SASL,
+        "File with headers and claims of assertions.", instead=_TOKEN_FILE,
     ),
     Setting(
         "sasl.oauthbearer.scope.claim.name", Kind.STRING, "scope", Importance.LOW,
-        "Name of the scope claim.", instead=_SASL,
+        "Name of the scope claim.",
     ),
     Setting(
         "sasl.oauthbearer.sub.claim.name", Kind.STRING, "sub", Importance.LOW,
-        "Name of the subject claim.", instead=_SASL,
+        "Name of the subject claim.",
     ),
     Setting(
         "sasl.oauthbearer.token.endpoint.url", Kind.STRING, None, Importance.MEDIUM,
-        "Where tokens are fetched.", instead=_SASL,
+        "Where tokens are fetched.",
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.url", Kind.STRING, None, Importance.MEDIUM,
-        "URL from which the keys to check tokens are fetched.", instead=_SASL,
+        "URL from which the keys to check tokens are fetched.",
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.refresh.ms", Kind.LONG, "3600000", Importance.LOW,
-        "Time between two fetches of the keys to check tokens.", instead=_SASL,
+        "Time between two fetches of the keys to check tokens.",
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms", Kind.LONG, "100", Importance.LOW,
-        "First pause after a failed fetch of keys.", instead=_SASL,
+        "First pause after a failed fetch of keys.",
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms", Kind.LONG, "10000", Importance.LOW,
-        "Longest pause after failed fetches of keys.", instead=_SASL,
+        "Longest pause after failed fetches of keys.",
     ),
     Setting(
         "sasl.oauthbearer.clock.skew.seconds", Kind.INT, "30", Importance.LOW,
-        "Allowed difference between the clocks of broker and identity provider.", instead=_SASL,
+        "Allowed difference between the clocks of broker and identity provider.",
     ),
     Setting(
         "sasl.oauthbearer.expected.audience", Kind.LIST, "", Importance.HIGH,
-        "Audiences that a token must name.", bounds=Members(), instead=_SASL,
+        "Audiences that a token must name.", bounds=Members(),
     ),
     Setting(
         "sasl.oauthbearer.expected.issuer", Kind.STRING, None, Importance.HIGH,
-        "Issuer that a token must come from.", instead=_SASL,
+        "Issuer that a token must come from.",
     ),
     Setting(
         "delegation.token.secret.key", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Key that signs delegation tokens.", instead=_TOKENS,
+        "Key that signs delegation tokens.",
     ),
     Setting(
         "delegation.token.max.lifetime.ms", Kind.LONG, "604800000", Importance.MEDIUM,
-        "Longest life of a delegation token.", bounds=Range(1), instead=_TOKENS,
+        "Longest life of a delegation token.", bounds=Range(1),
     ),
     Setting(
         "delegation.token.expiry.time.ms", Kind.LONG, "86400000", Importance.MEDIUM,
-        "Life of a delegation token between renewals.", bounds=Range(1), instead=_TOKENS,
+        "Life of a delegation token between renewals.", bounds=Range(1),
     ),
     Setting(
         "delegation.token.expiry.check.interval.ms", Kind.LONG, "3600000", Importance.LOW,
-        "Time between two searches for expired tokens.", bounds=Range(1), instead=_TOKENS,
+        "Time between two searches for expired tokens.", bounds=Range(1),
     ),
 )

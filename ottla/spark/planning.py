@@ -19,6 +19,7 @@ from ottla.net.client import Client, TopicMetadata
 from ottla.net.error_codes import ABSENT
 from ottla.net.existence import Wanted
 from ottla.net.names import EARLIEST, LATEST, TopicPartition
+from ottla.security.begin_login import begin_login
 
 from .java_pattern import compiled
 from .offsets import OffsetRange
@@ -36,6 +37,7 @@ class DataLoss(Exception):
 
 def open_client(properties: ClientProperties) -> Client:
     """A client with these properties. The caller closes it."""
+    login = properties.security.login
     return Client(
         properties.bootstrap,
         client_id=properties.client_id,
@@ -45,6 +47,7 @@ def open_client(properties: ClientProperties) -> Client:
         retry_backoff_ms=properties.retry_backoff_ms,
         unknown_retries=properties.unknown_retries,
         unknown_interval_ms=properties.unknown_interval_ms,
+        begin_login=None if login is None else begin_login(login),
     )
 
 

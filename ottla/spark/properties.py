@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from ottla.net.names import READ_COMMITTED, READ_UNCOMMITTED
 from ottla.protocol.codecs import Codec
+from ottla.security.client_settings import ClientSecurity, client_security
 
 
 def _names(text: str) -> frozenset[str]:
@@ -32,7 +33,8 @@ PRODUCER = _names(
 COMMON = _names(
     """
     bootstrap.servers client.id group.id request.timeout.ms default.api.timeout.ms retry.backoff.ms
-    socket.connection.setup.timeout.ms security.protocol
+    socket.connection.setup.timeout.ms security.protocol sasl.mechanism sasl.jaas.config
+    sasl.oauthbearer.token.endpoint.url
     """
 )
 REFUSED = {
@@ -49,12 +51,12 @@ REFUSED = {
 }
 SECURITY = _names(
     """
-    sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.kinit.cmd
+    sasl.client.callback.handler.class sasl.kerberos.kinit.cmd
     sasl.kerberos.min.time.before.relogin sasl.kerberos.service.name sasl.kerberos.ticket.renew.jitter
     sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
     sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
     sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
-    sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.mechanism
+    sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms
     sasl.oauthbearer.assertion.algorithm sasl.oauthbearer.assertion.claim.aud
     sasl.oauthbearer.assertion.claim.exp.seconds sasl.oauthbearer.assertion.claim.iss
     sasl.oauthbearer.assertion.claim.jti.include sasl.oauthbearer.assertion.claim.nbf.seconds
@@ -66,7 +68,7 @@ SECURITY = _names(
     sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
     sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
     sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
-    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
+    sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
     security.providers ssl.cipher.suites ssl.enabled.protocols ssl.endpoint.identification.algorithm
     ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain
     ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider
@@ -116,6 +118,7 @@ class ClientProperties:
     idempotent: bool = True
     delivery_timeout_ms: int = 120_000
     transaction_timeout_ms: int = 900_000
+    security: ClientSecurity = field(default_factory=ClientSecurity)
     warnings: tuple[str, ...] = ()
 
 
@@ -138,9 +141,10 @@ def client_properties(given: Mapping[str, str], side: Literal["consumer", "produ
         else:
             near = difflib.get_close_matches(name, [*COMMON, *CONSUMER, *PRODUCER, *SECURITY, *IGNORED], 1, 0.6)
             raise ValueError(f"unknown option 'kafka.{name}'" + (f"; did you mean kafka.{near[0]}?" if near else ""))
-    protocol = used.get("security.protocol", "PLAINTEXT").upper()
-    if protocol != "PLAINTEXT":
-        raise ValueError(f"kafka.security.protocol is '{protocol}': only PLAINTEXT is supported so far")
+    try:
+        security = client_security(given)
+    except ValueError as error:
+        raise ValueError(f"kafka.{error}") from None
     codec, level = _compression(used)
     acks = used.get("acks", "all").lower()
     if acks not in ("all", "-1", "0", "1"):
@@ -169,6 +173,7 @@ def client_properties(given: Mapping[str, str], side: Literal["consumer", "produ
         delivery_timeout_ms=_number(used, "delivery.timeout.ms", 120_000, 1),
         # As long as brokers allow by default: transactions last from a task's first row to the micro-batch's end.
         transaction_timeout_ms=_number(used, "transaction.timeout.ms", 900_000, 1),
+        security=security,
         warnings=tuple(warnings),
     )
 

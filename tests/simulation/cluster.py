@@ -191,7 +191,7 @@ class Node:
             patience = Patience(0.0, self._stopping)  # so that a start may fail, too: the supervisor repeats it
             await broker.open(patience)
             await broker.register(patience)
-            stand_for_controller(broker, config, connect_to)
+            stand_for_controller(broker, config)
             await broker.serve()
             self.serving = True
             waiting = [asyncio.ensure_future(event.wait()) for event in (self._stopping, broker.tasks.failed)]

@@ -34,6 +34,14 @@ MUST_BE_PURE = (
     "ottla.metadata.lineage",
     "ottla.metadata.reports",
     "ottla.settings.",
+    "ottla.security.client_login",
+    "ottla.security.jaas",
+    "ottla.security.listener_logins",
+    "ottla.security.oauthbearer",
+    "ottla.security.token_claims",
+    "ottla.security.unsecured_tokens",
+    "ottla.security.plain",
+    "ottla.security.scram",
     "ottla.net.pending",
     "ottla.net.pipeline",
     "ottla.placement",
@@ -41,6 +49,9 @@ MUST_BE_PURE = (
     "ottla.wording",
     "ottla.uuids",
     "ottla.broker.group.",
+    "ottla.broker.login.conversation",
+    "ottla.broker.login.credentials",
+    "ottla.broker.login.tokens",
     "ottla.broker.transaction.",
     "ottla.broker.replica.",
     "ottla.broker.fetch_sessions",
@@ -58,7 +69,7 @@ MUST_BE_PURE = (
 # All that a pure module may import, beside our other pure modules. These modules are allowed with all their names:
 PURE_MODULES = frozenset(
     "__future__ base64 binascii bisect collections contextlib dataclasses decimal difflib enum functools hashlib heapq "
-    "ipaddress itertools json math operator re string struct textwrap types typing unicodedata urllib.parse zlib "
+    "hmac ipaddress itertools json math operator re string struct textwrap types typing unicodedata urllib.parse zlib "
     "backports.zstd compression.zstd crc32c cramjam kio lz4.block lz4.frame numpy pyarrow "
     "pyspark.sql.pandas.types pyspark.sql.types yaml".split()
 )

@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 WAIT_S = 0.2
 TRUST_S = WAIT_S / 4  # twice the time in which a broker applies a change on an idle machine
 
+_LOOKED_AGAIN_S = 0.01
 _LATE_MAX = 2  # times; a broker that was late so often in a row has to show that it keeps up
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]]
@@ -103,6 +104,19 @@ class AppliedRevisions:
         self.went_ahead_count += bool(behind)
         return behind
 
+    async def everywhere_by(self, deadline: float) -> frozenset[int]:
+        """Waits until all registered brokers have applied the revision of the image, stragglers too, until `deadline`,
+        a time of the event loop: changes of users are in force everywhere before they are answered. Returns the ids of
+        the brokers that haven't applied it."""
+        revision = self._image().revision
+        while behind := frozenset(other.id for other in self._others.values() if other.applied < revision):
+            if asyncio.get_running_loop().time() >= deadline:
+                break
+            for other in self._others.values():
+                other.ask(revision)
+            await asyncio.sleep(_LOOKED_AGAIN_S)
+        return behind
+
     @property
     def straggler_count(self) -> int:
         """How many live brokers are stragglers, for which no answer waits at present."""
@@ -149,11 +163,15 @@ class _Other:
             loop.call_later(TRUST_S, self.was_late, revision, wait, TRUST_S)
         return wait
 
+    def ask(self, revision: int) -> None:
+        """Asks the broker for a revision, without a wait."""
+        self._wanted = max(self._wanted, revision)
+        self.link.want(revision)
+
     def look_after(self, revision: int) -> None:
         """Asks a straggler for a new revision, to find out whether the straggler keeps up again."""
         if self._late:
-            self._wanted = max(self._wanted, revision)
-            self.link.want(revision)
+            self.ask(revision)
 
     def was_late(self, revision: int, wait: asyncio.Future[None], seconds: float) -> None:
         """Called when an answer has waited `seconds` for this broker. If the wait hasn't ended, the broker becomes a

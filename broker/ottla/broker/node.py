@@ -42,6 +42,9 @@ from ottla.broker.log.compactor import Compactor
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.owner import Owner
 from ottla.broker.log.upkeep import Upkeep
+from ottla.broker.login.logins import Logins, drawn_secret
+from ottla.broker.login.own import connect_to_brokers
+from ottla.broker.login.token_service import TokenService
 from ottla.broker.loop_lag import LoopLag
 from ottla.broker.loop_quota import LoopQuota
 from ottla.broker.machine import Machine
@@ -69,6 +72,7 @@ from ottla.metadata.cluster import join_cluster
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Image, difference
 from ottla.metadata.intents.facade import Intents
+from ottla.metadata.intents.users import share_login_secret
 from ottla.metadata.lineage import check_logs
 from ottla.metadata.own_store import OwnStore
 from ottla.metadata.patience import Patience
@@ -93,7 +97,9 @@ class Broker:
     def __init__(self, config: BrokerConfig, store: Store, machine: Machine | None = None) -> None:
         machine = machine or Machine()
         now_ms = machine.now_ms
+        connect = self.connect = connect_to_brokers(machine.connect, lambda: self.config)
         self.config = config
+        self.random = machine.random
         self.id = config.node_id
         self.tasks = Tasks(self._lost)
         self.spawn = self.tasks.spawn  # the method itself, which saves a call for each request that needs a task
@@ -127,7 +133,7 @@ class Broker:
             lambda: self.config,
             partial(self.tasks.spawn, vital=True),
             self.upkeep.shortened,
-            machine.connect,
+            connect,
         )
         self.cold_reads: ColdReads = ColdReads(machine.disk_threads)
         self.groups: GroupService = GroupService(
@@ -151,7 +157,7 @@ class Broker:
                 lambda: self.image,
                 config.listeners.inter_broker,
                 self.marker_log,
-                machine.connect,
+                connect,
                 self.tasks.spawn,
             ),
             now_ms,
@@ -163,7 +169,7 @@ class Broker:
             config.listeners.inter_broker,
             lambda: self.config,
             self.transactions,
-            machine.connect,
+            connect,
             self.tasks.spawn,
         )
         self.transactional_order = Order(config.get_int("ottla.buffered.memory.bytes.max"))
@@ -201,7 +207,7 @@ class Broker:
             config.listeners.inter_broker,
             self.awaited_elections,
             self.tasks.spawn,
-            machine.connect,
+            connect,
         )
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
@@ -220,6 +226,16 @@ class Broker:
         self.request_counters = {
             self.dispatcher.name_of(key): counters for key, counters in self.dispatcher.counters.items()
         }
+        self.tokens: TokenService = TokenService(
+            self.id,
+            lambda: self.config,
+            lambda: self.image,
+            self.intents,
+            lambda: self.applied_revisions,
+            now_ms,
+            machine.random,
+        )
+        self.logins: Logins = Logins(config, lambda: self.image, self.dispatcher.dispatch, now_ms, machine.random)
         self.server: Server = Server(
             self.dispatcher.dispatch,
             connection_limits(config),
@@ -228,14 +244,13 @@ class Broker:
             machine.busy_poll_seconds,
             machine.disk_threads,
             self.throttling.connection_rates,
+            self.logins.begin,
         )
         self.making_way: MakingWay = MakingWay(
             self.server,
             silence_s=lambda: self.membership.silence_seconds,
             session_s=lambda: self.membership.session_seconds,
-            is_led_elsewhere=lambda: is_led_elsewhere(
-                self.id, self.image, config.listeners.inter_broker, machine.connect
-            ),
+            is_led_elsewhere=lambda: is_led_elsewhere(self.id, self.image, config.listeners.inter_broker, connect),
             is_registered=lambda: self.membership.shown,
             let_go=self.membership.let_go,
         )
@@ -284,6 +299,9 @@ class Broker:
         self.follower.listen(self.applied_revisions.changed)
         join = partial(join_cluster, self.store, self.logs.cluster_id, may_begin=not self.logs.failed)
         cluster = await patience.answer(join)
+        if self.logins.needed:
+            await patience.answer(partial(share_login_secret, self.store, drawn_secret(self.random)))
+            self.logins.start(self.spawn)
         await patience.answer(self.follower.start)
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
         check_logs(self.image, ((key, log.last_leader_epoch) for key, log in self.logs.logs.items()))
@@ -303,6 +321,8 @@ class Broker:
         self.spawn(self.follower.run(), "metadata follower", vital=True)
         self.spawn(self._end_with_the_store(), "watch of the store's lineage", vital=True)
         self.spawn(keep_known(self.store, self.logs), "record of the store's lineage")
+        if self.config.get_str("delegation.token.secret.key"):
+            self.spawn(self.tokens.delete_expired(), "deletion of expired tokens")
         self.spawn(self.isr_changes.run(), "ISR changes", vital=True)
         self.spawn(self.restore_reports.run(), "reports after a restore", vital=True)
         self.spawn(self.isr_changes.watch_lag(), "lag of followers", vital=True)
@@ -394,6 +414,7 @@ class Broker:
         self.logs.cordoned = cordoned_paths(config)
         self.server.limits = connection_limits(config)
         self.compactor.limits = compaction_limits(config)
+        self.logins.configured(config, names)
         self.replicas.configured(config)
         self.throttling.configured(config)
         if ADDRESSES in names:

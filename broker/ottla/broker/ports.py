@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from ottla.broker.isr import IsrChanges
     from ottla.broker.log.compactor import Compactor
     from ottla.broker.log.directories import LogDirectories
+    from ottla.broker.login.logins import Logins
+    from ottla.broker.login.token_service import TokenService
     from ottla.broker.loop_lag import LoopLag
     from ottla.broker.loop_quota import LoopQuota
     from ottla.broker.marker_sender import MarkerLog
@@ -235,6 +237,14 @@ class WithIsrChanges(Protocol):
         """The changes of the ISRs of all partitions that this broker leads."""
 
 
+class WithLogins(Protocol):
+    """The logins of clients."""
+
+    @property
+    def logins(self) -> Logins:
+        """The logins at all listeners, with their counts."""
+
+
 class WithLogs(Protocol):
     """The log directories."""
 
@@ -368,6 +378,14 @@ class WithTopicCounters(Protocol):
     @property
     def counters(self) -> Mapping[str, TopicCounters]:
         """The counters of produced and fetched records, by topic."""
+
+
+class WithTokens(Protocol):
+    """The delegation tokens."""
+
+    @property
+    def tokens(self) -> TokenService:
+        """The part that answers requests about delegation tokens."""
 
 
 class WithTransactions(Protocol):

@@ -31,6 +31,7 @@ from .features import FeatureIntents
 from .partitions import PartitionIntents
 from .settings import SettingIntents
 from .topics import TopicIntents
+from .users import UserIntents
 
 
 class Intents:
@@ -44,6 +45,7 @@ class Intents:
         partitions = PartitionIntents(settling)
         settings = SettingIntents(settling)
         brokers = BrokerIntents(settling)
+        users = UserIntents(settling)
         self.check_new_topic_name = topics.check_new_topic_name
         self.create_topic = topics.create_topic
         self.delete_topic = topics.delete_topic
@@ -55,3 +57,7 @@ class Intents:
         self.alter_quota = settings.alter_quota
         self.unregister_broker = brokers.unregister_broker
         self.update_features = FeatureIntents(settling).update_features
+        self.put_scram = users.put_scram
+        self.delete_scram = users.delete_scram
+        self.put_token = users.put_token
+        self.change_token = users.change_token

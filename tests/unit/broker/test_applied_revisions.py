@@ -122,6 +122,10 @@ class World:
         self.image = Image(revision=revision, brokers=self.image.brokers)
         self.revisions.changed(self.image, Changed())
 
+    async def by(self, seconds: float) -> frozenset[int]:
+        """The brokers that haven't applied the image's revision `seconds` from now."""
+        return await self.revisions.everywhere_by(asyncio.get_running_loop().time() + seconds)
+
     async def everywhere(self) -> tuple[frozenset[int], float]:
         """Returns the brokers that may not have applied the image's revision, and the time in seconds until
         `everywhere` returned.
@@ -157,6 +161,35 @@ def test_an_answer_waits_until_every_live_broker_has_applied_it() -> None:
         assert world.revisions.went_ahead_count == world.revisions.straggler_count == 0
 
     run(scene, 1, 2)
+
+
+def test_a_change_of_users_waits_for_stragglers_too_and_names_who_didnt_apply_it_in_time() -> None:
+    async def scene(world: World) -> None:
+        world.moves_to(10)
+        await world.others[1].apply(10)
+        assert (await world.everywhere())[0] == {2}
+        assert world.revisions.straggler_count == 1
+        assert await world.by(0.05) == {2}
+        waiting = asyncio.ensure_future(world.by(10))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        await world.others[2].apply(10)
+        assert await waiting == frozenset()
+
+    run(scene, 1, 2)
+
+
+def test_a_change_of_users_doesnt_wait_for_a_broker_that_is_gone() -> None:
+    async def scene(world: World) -> None:
+        world.others[1].refuses = True
+        world.moves_to(10)
+        waiting = asyncio.ensure_future(world.by(10))
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        world.register({0: 1})
+        assert await waiting == frozenset()
+
+    run(scene, 1)
 
 
 def test_a_broker_that_is_alone_waits_for_nobody() -> None:

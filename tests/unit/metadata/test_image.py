@@ -21,6 +21,7 @@ from ottla.metadata.model.partitions import Election, Partition, Reassignment
 from ottla.metadata.model.reports import Report
 from ottla.metadata.model.settings import Config, Feature, Quota
 from ottla.metadata.model.topics import Ready, Tombstone, TopicIntent
+from ottla.metadata.model.users import LoginSecret, ScramKeys, Token
 from ottla.metadata.store import Change, Entry, Revision, Snapshot
 from tests.unit.examples import examples
 
@@ -50,6 +51,9 @@ def some_value(key: str, pick: random.Random) -> bytes:
         "reports": lambda: Report(pick.randrange(3), 1, {}),
         "lineage": lambda: LineageRow(str(pick.randrange(3))),
         "lineage-word": lambda: LineageWord(),
+        "scram": lambda: ScramKeys(b"s", b"k", b"k", pick.randrange(3)),
+        "tokens": lambda: Token("User:o", "User:o", (), 1, pick.randrange(3), 3, {}),
+        "login-secret": lambda: LoginSecret(bytes([pick.randrange(3)])),
         "of-later": lambda: Cluster("?"),
     }
     return bytes(made[kind]().encode())
@@ -74,6 +78,9 @@ KEYS = [
     *(keys.report(1, part) for part in range(2)),
     keys.lineage(0),
     keys.lineage_word("w"),
+    keys.scram("u", "SCRAM-SHA-256"),
+    keys.login_secret.key,
+    keys.token("id"),
 ]
 
 

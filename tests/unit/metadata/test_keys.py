@@ -54,6 +54,8 @@ IDENTITIES: list[tuple[MappedKind[..., Any], tuple[Any, ...], str]] = [
     (keys.config, (ConfigResource("broker", ""),), "configs/broker/<default>"),
     (keys.quota, ((("client-id", None), ("user", "a/b")),), "quotas/client-id=<default>,user=a%2Fb"),
     (keys.feature, ("metadata.version",), "features/metadata.version"),
+    (keys.token, ("AbC-_1",), "tokens/AbC-_1"),
+    (keys.scram, ("a/b ,ü", "SCRAM-SHA-256"), "scram/SCRAM-SHA-256/a%2Fb%20%2C%C3%BC"),
     (keys.election, (TOPIC_ID, 3), "elections/EjRWeBI0QyGHZRI0VniavA/3"),
     (keys.reassignment, (TOPIC_ID, 3), "reassignments/EjRWeBI0QyGHZRI0VniavA/3"),
     (keys.partition, (TOPIC_ID, 17), "partitions/EjRWeBI0QyGHZRI0VniavA/17"),
@@ -77,7 +79,12 @@ def test_keys_are_laid_out_as_ever_and_can_be_read_back(
 
 def test_kinds_with_only_one_key() -> None:
     single = {kind.key: kind for kind in KINDS.values() if isinstance(kind, SingleKind)}
-    assert single == {"cluster": keys.cluster, "controller": keys.controller, "producer-ids": keys.producer_ids}
+    assert single == {
+        "cluster": keys.cluster,
+        "controller": keys.controller,
+        "producer-ids": keys.producer_ids,
+        "login-secret": keys.login_secret,
+    }
     assert all(kind_of(key) is kind for key, kind in single.items())
     assert {kind for kind, _, _ in IDENTITIES} | {*single.values()} == {*KINDS.values()}
 

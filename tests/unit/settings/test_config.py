@@ -59,7 +59,7 @@ REFUSED = [
     ),
     (
         "listeners=SSL://:9093",
-        ["listeners=SSL://:9093: uses SSL for SSL, but Ottla supports only PLAINTEXT so far"],
+        ["listeners=SSL://:9093: uses SSL for SSL, but Ottla supports only PLAINTEXT and SASL_PLAINTEXT so far"],
     ),
     ("listeners=PLAINTEXT", ["listeners=PLAINTEXT: 'PLAINTEXT' is not NAME://host:port"]),
     (
@@ -144,8 +144,8 @@ WARNED = [
         "listener.name.outside.ssl.keystore.location has no effect: there is no TLS yet",
     ),
     (
-        "listener.name.outside.scram-sha-256.sasl.jaas.config=x",
-        "listener.name.outside.scram-sha-256.sasl.jaas.config has no effect: there is no authentication yet",
+        "listener.name.outside.sasl.kerberos.service.name=x",
+        "listener.name.outside.sasl.kerberos.service.name has no effect: there is no GSSAPI yet",
     ),
     ("rsm.config.bucket=b", "rsm.config.bucket has no effect: there is no tiered storage yet"),
 ]

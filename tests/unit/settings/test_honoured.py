@@ -13,6 +13,7 @@ READERS = (
     "controller",
     "operator",
     "ottla/metadata",
+    "ottla/security",
     "ottla/net",
     "ottla/cli",
     "ottla/settings/config.py",

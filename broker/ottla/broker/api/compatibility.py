@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ottla.broker.api.declaration import Api
 
 LEFT_OUT: dict[str, frozenset[int]] = {
-    "Authentication and authorisation come later": frozenset({17, 29, 30, 31, 36, 38, 39, 40, 41, 50, 51}),
+    "Authorisation comes later": frozenset({29, 30, 31}),
     "The metadata store takes the place of a Raft quorum": frozenset({55, 80, 81}),
     "The new consumer protocol (KIP-848) comes later; clients use the classic one": frozenset({68, 69}),
     "Share groups (KIP-932) come later": frozenset({76, 77, 78, 79, 83, 84, 85, 86, 87, 90, 91, 92}),

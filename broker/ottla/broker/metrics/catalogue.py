@@ -22,6 +22,7 @@ class Source(
     ports.WithId,
     ports.WithImage,
     ports.WithIsrChanges,
+    ports.WithLogins,
     ports.WithLogs,
     ports.WithLoopLag,
     ports.WithMembership,

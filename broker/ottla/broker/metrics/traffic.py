@@ -7,19 +7,28 @@ from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.exposition import Histogram, Sample, Sum, powers_of_two
 from ottla.broker.metrics.metric import COUNTER, GAUGE, HISTOGRAM, SUMMARY, Metric, single
-from ottla.broker.ports import WithFetchSessions, WithLoopLag, WithRequestCounters, WithServer, WithTopicCounters
+from ottla.broker.ports import (
+    WithFetchSessions,
+    WithLogins,
+    WithLoopLag,
+    WithRequestCounters,
+    WithServer,
+    WithTopicCounters,
+)
 from ottla.protocol.errors import ErrorCode
 
 if TYPE_CHECKING:
     from ottla.broker.counters import ApiCounters, TopicCounters
+    from ottla.broker.login.gate import LoginCounters
 
 LOWEST_BUCKET = 3  # 8 µs
 HIGHEST_BUCKET = 25  # 34 s
 TIMED_APIS = ("Produce", "Fetch")
+_SOCKET_SERVER = "kafka.server:type=socket-server-metrics,listener=*,name="
 MILLISECOND = 1e-3  # in the unit of the counters, µs
 
 
-class Source(WithFetchSessions, WithLoopLag, WithRequestCounters, WithServer, WithTopicCounters, Protocol):
+class Source(WithFetchSessions, WithLogins, WithLoopLag, WithRequestCounters, WithServer, WithTopicCounters, Protocol):
     """The parts of a broker that the metrics of the clients' traffic read."""
 
 
@@ -55,6 +64,14 @@ def _errors(broker: Source) -> Iterator[Sample]:
 def _latency(counters: ApiCounters) -> Histogram:
     total = counters.latency_microseconds
     return powers_of_two(counters.latency_buckets, LOWEST_BUCKET, HIGHEST_BUCKET, MILLISECOND, total)
+
+
+def _logins(value: Callable[[LoginCounters], int]) -> Callable[[Source], Iterator[Sample]]:
+    def collect(broker: Source) -> Iterator[Sample]:
+        for listener, counters in broker.logins.counters.items():
+            yield (("listener", listener),), value(counters)
+
+    return collect
 
 
 def _connections(broker: Source) -> Iterator[Sample]:
@@ -158,6 +175,31 @@ METRICS: tuple[Metric[Source], ...] = (
     Metric(
         "kafka_server_socket_server_metrics_connection_count", GAUGE, "Open connections, by listener.",
         _connections, "kafka.server:type=socket-server-metrics,listener=*,name=connection-count", ("listener",),
+    ),
+    Metric(
+        "kafka_server_socket_server_metrics_successful_authentication_total", COUNTER, "Logins that succeeded.",
+        _logins(lambda counters: counters.succeeded), f"{_SOCKET_SERVER}successful-authentication-total", ("listener",),
+    ),
+    Metric(
+        "kafka_server_socket_server_metrics_failed_authentication_total", COUNTER, "Logins that failed.",
+        _logins(lambda counters: counters.failed), f"{_SOCKET_SERVER}failed-authentication-total", ("listener",),
+    ),
+    Metric(
+        "kafka_server_socket_server_metrics_successful_reauthentication_total", COUNTER,
+        "Logins that succeeded over a connection that was logged in before (KIP-368).",
+        _logins(lambda counters: counters.succeeded_again),
+        f"{_SOCKET_SERVER}successful-reauthentication-total", ("listener",),
+    ),
+    Metric(
+        "kafka_server_socket_server_metrics_failed_reauthentication_total", COUNTER,
+        "Logins that failed over a connection that was logged in before.",
+        _logins(lambda counters: counters.failed_again),
+        f"{_SOCKET_SERVER}failed-reauthentication-total", ("listener",),
+    ),
+    Metric(
+        "kafka_server_socket_server_metrics_expired_connections_killed_count", GAUGE,
+        "Connections closed because a request came after the end of the login's session.",
+        _logins(lambda counters: counters.expired), f"{_SOCKET_SERVER}expired-connections-killed-count", ("listener",),
     ),
     Metric(
         "ottla_connections_refused_total", COUNTER,

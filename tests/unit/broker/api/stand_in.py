@@ -14,12 +14,14 @@ from typing import Any
 
 from ottla.broker.api import (
     alter_partition_reassignments,
+    alter_user_scram_credentials,
     api_versions,
     create_partitions,
     create_topics,
     delete_topics,
     describe_cluster,
     describe_topic_partitions,
+    describe_user_scram_credentials,
     elect_leaders,
     list_partition_reassignments,
     metadata,
@@ -46,12 +48,14 @@ HANDLERS = {
     module.API.key: module.handle
     for module in (
         alter_partition_reassignments,
+        alter_user_scram_credentials,
         api_versions,
         create_partitions,
         create_topics,
         delete_topics,
         describe_cluster,
         describe_topic_partitions,
+        describe_user_scram_credentials,
         elect_leaders,
         list_partition_reassignments,
         metadata,
@@ -87,7 +91,7 @@ class BrokerStandIn(SimpleNamespace):
         return read_response(key, version, write_response(key, version, response))
 
 
-async def _nobody_else() -> frozenset[int]:
+async def _nobody_else(_timeout_s: float = 0.0) -> frozenset[int]:
     """Takes the place of the wait for other brokers: there are none."""
     return frozenset()
 
@@ -108,7 +112,7 @@ async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool 
         internal_topics=SimpleNamespace(want=lambda name: None),
         awaited_elections=AwaitedElections(0, lambda: follower.image, asyncio.get_running_loop().time),
         advertised_apis=[],
-        applied_revisions=SimpleNamespace(everywhere=_nobody_else),
+        applied_revisions=SimpleNamespace(everywhere=_nobody_else, everywhere_by=_nobody_else),
     )
     await join_cluster(store, None)
     await follower.start()

@@ -23,8 +23,10 @@ from ottla.metadata.intents.topics import NewTopic
 from ottla.metadata.model.brokers import Broker, BrokerState
 from ottla.metadata.model.settings import Feature
 from ottla.metadata.model.topics import TopicIntent
+from ottla.metadata.model.users import ScramKeys, Token
 from ottla.metadata.store import Committed, Guard, Put, Rejected, Write
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.sasl import SCRAM_SHA_256
 from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, FaultyStore
 from tests.unit.waiting import until
 
@@ -120,6 +122,40 @@ async def switch_off(made: Cluster) -> None:
     assert transaction_level(made.follower.image) == 0
 
 
+KEYS = ScramKeys(b"salt", b"stored", b"server", 4096)
+
+
+async def give_a_password(made: Cluster) -> None:
+    await made.intents.put_scram("alice", SCRAM_SHA_256, KEYS, PATIENCE_S)
+    assert made.follower.image.scram["alice", SCRAM_SHA_256].salt == KEYS.salt
+
+
+async def take_a_password(made: Cluster) -> None:
+    await made.write(Put(keys.scram("alice", SCRAM_SHA_256), KEYS.encode()))
+    await made.intents.delete_scram("alice", SCRAM_SHA_256, PATIENCE_S)
+    assert not made.follower.image.scram
+
+
+TOKEN = Token("User:alice", "User:alice", (), 1, 2, 3, {})
+
+
+async def make_a_token(made: Cluster) -> None:
+    await made.intents.put_token("id", TOKEN, PATIENCE_S)
+    assert made.follower.image.tokens["id"].owner == "User:alice"
+
+
+async def renew_a_token(made: Cluster) -> None:
+    await made.write(Put(keys.token("id"), TOKEN.encode()))
+    await made.intents.change_token("id", lambda token: replace(token, expiry_ms=9), PATIENCE_S)
+    assert made.follower.image.tokens["id"].expiry_ms == 9
+
+
+async def end_a_token(made: Cluster) -> None:
+    await made.write(Put(keys.token("id"), TOKEN.encode()))
+    assert await made.intents.change_token("id", lambda _: None, PATIENCE_S) is None
+    assert not made.follower.image.tokens
+
+
 CHANGES: Sequence[Callable[[Cluster], Awaitable[None]]] = (
     create,
     delete,
@@ -130,6 +166,11 @@ CHANGES: Sequence[Callable[[Cluster], Awaitable[None]]] = (
     unregister,
     finalise,
     switch_off,
+    give_a_password,
+    take_a_password,
+    make_a_token,
+    renew_a_token,
+    end_a_token,
 )
 
 
@@ -206,11 +247,13 @@ def test_a_request_lasts_no_longer_than_its_time_out_while_the_store_is_silent(t
                 silent.alter_quota((("user", None),), lambda _: {"r": 1.0}, 0.2),
                 silent.reassign("t", 0, (3, 1), True, 0.2),
                 silent.unregister_broker(3, 0.2),
+                silent.put_scram("alice", SCRAM_SHA_256, KEYS, 0.2),
+                silent.delete_scram("alice", SCRAM_SHA_256, 0.2),
                 silent.update_features({TRANSACTIONS: FeatureUpdate(2, UpgradeType.UPGRADE)}, 0.2),
             ):
                 with pytest.raises(KafkaError) as raised:
                     await asked
                 assert raised.value.code is ErrorCode.request_timed_out
-            assert loop.time() - began < 8 * 0.2 + 5
+            assert loop.time() - began < 10 * 0.2 + 5
 
     asyncio.run(main())

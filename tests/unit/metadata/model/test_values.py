@@ -19,6 +19,7 @@ from ottla.metadata.model.partitions import Election, Partition, Reassignment, w
 from ottla.metadata.model.reports import LogEnd, Report
 from ottla.metadata.model.settings import Config, Feature, Quota
 from ottla.metadata.model.topics import Ready, Tombstone, TopicIntent
+from ottla.metadata.model.users import LoginSecret, ScramKeys, Token
 from ottla.metadata.model.value import FORMAT_MAX, UnsupportedFormat
 from ottla.metadata.store import Entry
 
@@ -64,6 +65,12 @@ VALUES = [
     (keys.reassignment(TOPIC_ID, 2), Reassignment(None, 9)),
     (keys.lineage(3), LineageRow("abcd-_12", 9)),
     (keys.lineage_word("abcd-_12"), LineageWord()),
+    (keys.scram("u", "SCRAM-SHA-256"), ScramKeys(b"\0salt", b"stored", b"server", 4096, 9)),
+    (
+        keys.token("id"),
+        Token("User:o", "User:r", ("User:x",), 1, 2, 3, {"SCRAM-SHA-256": ScramKeys(b"s", b"k", b"l", 4096)}, 9),
+    ),
+    (keys.login_secret.key, LoginSecret(b"\xff\0", 9)),
 ]
 
 

@@ -1,0 +1,51 @@
+"""CreateDelegationToken (key 38), versions 1–3: makes a token by which others log in as its owner (KIP-48, KIP-373)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ottla.broker.api.declaration import Api, NoRightNeeded
+from ottla.broker.login.tokens import hmac_of
+from ottla.broker.ports import WithTokens
+from ottla.broker.request import Request
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.messages import milliseconds
+
+API = Api(
+    key=38,
+    versions=(1, 3),
+    needs=NoRightNeeded("everybody may make tokens of their own"),
+    gaps=("Nobody can make a token of another owner (DELEGATION_TOKEN_AUTHORIZATION_FAILED).",),
+)
+
+
+async def handle(broker: WithTokens, request: Request, body: Any) -> dict[str, Any]:
+    """Makes a token of the client, or of the owner that the request names."""
+    owner = request.principal
+    if getattr(body, "owner_principal_name", None):
+        owner = f"{body.owner_principal_type}:{body.owner_principal_name}"
+    answer = {
+        **_named("principal", owner),
+        **_named("token_requester_principal", request.principal),
+        "token_id": "",
+        "hmac": b"",
+    }
+    try:
+        asking = broker.tokens.check(request)
+        renewers = [(each.principal_type, each.principal_name) for each in body.renewers]
+        token_id, token = await broker.tokens.create(asking, owner, renewers, milliseconds(body.max_lifetime))
+    except KafkaError as error:
+        return answer | {"error_code": error.code}
+    return answer | {
+        "error_code": ErrorCode.none,
+        "issue_timestamp": token.issued_ms,
+        "expiry_timestamp": token.expiry_ms,
+        "max_timestamp": token.max_ms,
+        "token_id": token_id,
+        "hmac": hmac_of(broker.tokens.settings, token_id),
+    }
+
+
+def _named(field: str, principal: str) -> dict[str, str]:
+    kind, _, name = principal.partition(":")
+    return {f"{field}_type": kind, f"{field}_name": name}

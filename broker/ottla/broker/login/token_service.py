@@ -1,0 +1,119 @@
+"""Delegation tokens of one broker: the requests about them, and the deletion of tokens that have expired.
+
+A change is answered when it is in force at every registered broker, so that a new token logs in anywhere at once. Each
+broker looks for expired tokens at an interval; only the one with the lowest id among the registered brokers deletes
+them, and a login by an expired token fails in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+from uuid import UUID
+
+from ottla.broker.applied_revisions import AppliedRevisions
+from ottla.broker.login.tokens import Asking, TokenSettings, check_allowed, created, expired, found, renewed
+from ottla.broker.request import Request
+from ottla.metadata.image import Image
+from ottla.metadata.intents.facade import Intents
+from ottla.metadata.model.users import Token
+from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.settings.config import BrokerConfig
+from ottla.uuids import uuid_text
+
+FORCE_S = 20.0  # below the request time-out of Kafka's clients, 30 s: the requests themselves name no time-out
+_SALT_BYTES = 16
+
+
+class TokenService:
+    """Answers the requests about tokens. Its methods raise KafkaError."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        config: Callable[[], BrokerConfig],
+        image: Callable[[], Image],
+        intents: Intents,
+        applied: Callable[[], AppliedRevisions],
+        now_ms: Callable[[], int],
+        random: Random,
+    ) -> None:
+        self._id = broker_id
+        self._config = config
+        self._image = image
+        self._intents = intents
+        self._applied = applied
+        self._now_ms = now_ms
+        self._random = random
+
+    @property
+    def settings(self) -> TokenSettings:
+        """The settings of tokens, as they are now."""
+        config = self._config()
+        return TokenSettings(
+            config.get_str("delegation.token.secret.key"),
+            config.get_int("delegation.token.max.lifetime.ms"),
+            config.get_int("delegation.token.expiry.time.ms"),
+        )
+
+    def check(self, request: Request) -> Asking:
+        """The client of a request, if it may ask about tokens at all."""
+        protocols = {endpoint.listener: endpoint.protocol for endpoint in self._config().listeners.opened}
+        connection = request.connection
+        asking = Asking(request.principal, protocols.get(request.listener, "PLAINTEXT"), connection.by_token)
+        check_allowed(self.settings, asking)
+        return asking
+
+    async def create(
+        self, asking: Asking, owner: str, renewers: list[tuple[str, str]], life_ms: int
+    ) -> tuple[str, Token]:
+        """Makes a token. Returns (its id, the token)."""
+        token_id = uuid_text(UUID(int=self._random.getrandbits(128), version=4))
+        salt = self._random.randbytes(_SALT_BYTES)
+        token = created(self.settings, asking, owner, renewers, life_ms, self._now_ms(), token_id, salt)
+        await self._intents.put_token(token_id, token)
+        await self._in_force()
+        return token_id, token
+
+    async def renew(self, asking: Asking, hmac: bytes, period_ms: int) -> int:
+        """Moves a token's expiry time. Returns the new one, in ms since the Unix epoch."""
+        settings, now_ms = self.settings, self._now_ms()
+        token_id = found(settings, self._image().tokens, hmac)
+        return await self._change(
+            token_id, lambda token: renewed(settings, token, asking.principal, period_ms, now_ms), now_ms
+        )
+
+    async def expire(self, asking: Asking, hmac: bytes, period_ms: int) -> int:
+        """Moves a token's expiry time, or deletes the token. Returns the expiry time, in ms since the Unix epoch."""
+        now_ms = self._now_ms()
+        token_id = found(self.settings, self._image().tokens, hmac)
+        return await self._change(token_id, lambda token: expired(token, asking.principal, period_ms, now_ms), now_ms)
+
+    async def delete_expired(self) -> None:
+        """Deletes expired tokens at an interval, until cancelled."""
+        while True:
+            await asyncio.sleep(self._config().get_int("delegation.token.expiry.check.interval.ms") / 1000)
+            image, now_ms = self._image(), self._now_ms()
+            if min(image.brokers, default=self._id) != self._id:
+                continue
+            for token_id, token in list(image.tokens.items()):
+                if token.expiry_ms < now_ms:
+                    await self._delete(token_id, now_ms)
+
+    async def _delete(self, token_id: str, now_ms: int) -> None:
+        try:
+            await self._intents.change_token(token_id, lambda token: None if token.expiry_ms < now_ms else token)
+        except KafkaError:
+            return  # the store can't be reached, or another process was faster: the next round looks again
+
+    async def _change(self, token_id: str, edit: Callable[[Token], Token | None], now_ms: int) -> int:
+        changed = await self._intents.change_token(token_id, edit)
+        await self._in_force()
+        return now_ms if changed is None else changed.expiry_ms
+
+    async def _in_force(self) -> None:
+        deadline = asyncio.get_running_loop().time() + FORCE_S
+        if behind := await self._applied().everywhere_by(deadline):
+            brokers = ", ".join(map(str, sorted(behind)))
+            raise KafkaError(ErrorCode.request_timed_out, f"Brokers {brokers} don't know the change yet")

@@ -1,0 +1,241 @@
+"""The settings of logins: which mechanisms each listener offers, and how the broker itself logs in. Pure.
+
+A setting of a mechanism may have prefixes: `listener.name.<listener>.<mechanism>.` (both in lower case), then
+`listener.name.<listener>.`, then none; the most special one counts. JAAS configurations are read with both prefixes
+only, as in Kafka, which takes one without the mechanism for a mistake. Source: Kafka's SaslChannelBuilder, JaasContext
+and KafkaConfig.validateValues.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ottla.protocol.sasl import MECHANISMS, OAUTHBEARER, PLAIN
+from ottla.security.client_login import ClientLogin, client_login
+from ottla.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, InvalidJaas, parse_jaas
+from ottla.security.plain import users_of
+from ottla.security.token_claims import Expected
+from ottla.settings.config import BrokerConfig, InvalidConfiguration
+from ottla.settings.setting import Value
+
+SASL_PROTOCOLS = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
+_JAAS = "sasl.jaas.config"
+
+
+_HANDLER = "sasl.server.callback.handler.class"
+_OAUTH_CLASSES = "org.apache.kafka.common.security.oauthbearer."
+_SECURED = f"{_OAUTH_CLASSES}OAuthBearerValidatorCallbackHandler"
+_UNSECURED = f"{_OAUTH_CLASSES}internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
+_SCHEMES = ("http:", "https:", "file:")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSource:
+    """Where the keys come from that check tokens, and how often they are fetched; times are in seconds."""
+
+    url: str
+    refresh_s: float
+    backoff_s: float
+    backoff_max_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthSettings:
+    """How OAUTHBEARER checks tokens: by the keys of `source`, or, if that is None, unsecured tokens by `options`."""
+
+    source: TokenSource | None
+    expected: Expected
+    options: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ListenerLogins:
+    """The mechanisms of one listener, in the order of the setting, with the longest session of each in ms (0: sessions
+    have no end). `plain_users` has the digests of the passwords that PLAIN accepts; `oauth` is None where OAUTHBEARER
+    isn't offered."""
+
+    session_ms_max: Mapping[str, int]
+    plain_users: Mapping[str, bytes] = field(repr=False)
+    frame_bytes_max: int
+    oauth: OAuthSettings | None = None
+
+
+def logins_of(config: BrokerConfig) -> dict[str, ListenerLogins]:
+    """The logins of each listener that asks for one, by the listener's name. Raises InvalidConfiguration."""
+    problems: list[str] = []
+    logins = {
+        endpoint.listener: _listener(config, endpoint.listener, problems)
+        for endpoint in config.listeners.opened
+        if endpoint.protocol in SASL_PROTOCOLS
+    }
+    _check_own_login(config, logins, problems)
+    if problems:
+        raise InvalidConfiguration(problems)
+    return logins
+
+
+def own_login(config: BrokerConfig) -> ClientLogin | None:
+    """How the broker logs in at other brokers; None if the inter-broker listener asks for no login. Raises
+    InvalidJaas."""
+    listener = config.listeners.inter_broker
+    if not _asks_for_login(config, listener):
+        return None
+    mechanism = _own_mechanism(config)
+    jaas, token_url = (
+        str(of_mechanism(config, listener, mechanism, name) or "")
+        for name in (_JAAS, "sasl.oauthbearer.token.endpoint.url")
+    )
+    return client_login(mechanism, jaas, token_url)
+
+
+def of_mechanism(config: BrokerConfig, listener: str, mechanism: str, name: str) -> Value:
+    """The value of a setting for a mechanism at a listener; a JAAS configuration needs both prefixes."""
+    special = f"listener.name.{listener.lower()}.{mechanism.lower()}.{name}"
+    if special in config:
+        return config[special]
+    return None if name == _JAAS else config.for_listener(listener, name)
+
+
+def ignored_jaas(config: BrokerConfig) -> Iterator[str]:
+    """A sentence on each JAAS configuration that has no effect, because it lacks the listener or the mechanism."""
+    used = {
+        f"listener.name.{endpoint.listener.lower()}.{mechanism.lower()}.{_JAAS}"
+        for endpoint in config.listeners.opened
+        for mechanism in MECHANISMS
+    }
+    given = {*config.static, *config.dynamic_broker, *config.dynamic_default}
+    for name in sorted(name for name in given if name.endswith(_JAAS) and name not in used):
+        yield (
+            f"{name} has no effect: its name must be listener.name.<listener>.<mechanism>.{_JAAS}, in lower case, for a"
+            " listener that is opened and a mechanism that Ottla has"
+        )
+
+
+def _listener(config: BrokerConfig, listener: str, problems: list[str]) -> ListenerLogins:
+    enabled = config.for_listener(listener, "sasl.enabled.mechanisms")
+    assert isinstance(enabled, tuple)
+    unknown = [name for name in enabled if name not in MECHANISMS]
+    if unknown or not enabled:
+        wrong = f"Ottla doesn't have {', '.join(unknown)}" if unknown else "no mechanism is named"
+        problems.append(
+            f"sasl.enabled.mechanisms={','.join(enabled)} for the listener {listener}: {wrong}; name some of"
+            f" {', '.join(MECHANISMS)}"
+        )
+    users: Mapping[str, bytes] = {}
+    if PLAIN in enabled:
+        users = _plain_users(config, listener, problems)
+    session_ms_max: dict[str, int] = {}
+    for mechanism in enabled:
+        longest = of_mechanism(config, listener, mechanism, "connections.max.reauth.ms")
+        assert isinstance(longest, int)
+        session_ms_max[mechanism] = longest
+    frame_bytes_max = config.for_listener(listener, "sasl.server.max.receive.size")
+    assert isinstance(frame_bytes_max, int)
+    oauth = _oauth(config, listener, problems) if OAUTHBEARER in enabled else None
+    for mechanism in enabled:
+        handler = of_mechanism(config, listener, mechanism, _HANDLER)
+        if handler is not None and (mechanism != OAUTHBEARER or handler not in (_SECURED, _UNSECURED)):
+            problems.append(
+                f"{_HANDLER}={handler} for {mechanism} at the listener {listener}: it names Java code, which has no"
+                f" place in a Python process; for OAUTHBEARER, {_SECURED} is known"
+            )
+    return ListenerLogins(session_ms_max, users, frame_bytes_max, oauth)
+
+
+def _oauth(config: BrokerConfig, listener: str, problems: list[str]) -> OAuthSettings:
+    def text(name: str) -> str:
+        return str(of_mechanism(config, listener, OAUTHBEARER, name) or "")
+
+    def number(name: str) -> int:
+        value = of_mechanism(config, listener, OAUTHBEARER, name)
+        assert isinstance(value, int)
+        return value
+
+    audiences = of_mechanism(config, listener, OAUTHBEARER, "sasl.oauthbearer.expected.audience")
+    assert isinstance(audiences, tuple)
+    expected = Expected(
+        audiences,
+        text("sasl.oauthbearer.expected.issuer"),
+        number("sasl.oauthbearer.clock.skew.seconds"),
+        text("sasl.oauthbearer.sub.claim.name"),
+        text("sasl.oauthbearer.scope.claim.name"),
+    )
+    options = _oauth_options(f"listener.name.{listener.lower()}.oauthbearer.{_JAAS}", text(_JAAS), problems)
+    url = text("sasl.oauthbearer.jwks.endpoint.url")
+    if text(_HANDLER) != _SECURED:
+        if url:
+            problems.append(
+                f"sasl.oauthbearer.jwks.endpoint.url={url}: has no effect for the listener {listener}, which would"
+                f" accept unsecured tokens; set listener.name.{listener.lower()}.oauthbearer.{_HANDLER}={_SECURED}"
+            )
+        return OAuthSettings(None, expected, options)
+    if not url.startswith(_SCHEMES):
+        problems.append(f"sasl.oauthbearer.jwks.endpoint.url={url}: must begin with one of {', '.join(_SCHEMES)}")
+    source = TokenSource(
+        url,
+        number("sasl.oauthbearer.jwks.endpoint.refresh.ms") / 1000,
+        number("sasl.oauthbearer.jwks.endpoint.retry.backoff.ms") / 1000,
+        number("sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms") / 1000,
+    )
+    return OAuthSettings(source, expected, options)
+
+
+def _oauth_options(name: str, jaas: str, problems: list[str]) -> Mapping[str, str]:
+    try:
+        login = parse_jaas(jaas)
+        if login.module != OAUTHBEARER_MODULE:
+            problems.append(f"{name}: OAUTHBEARER needs {OAUTHBEARER_MODULE}")
+        int(login.options.get("unsecuredValidatorAllowableClockSkewMs", "0"))
+    except InvalidJaas as error:
+        problems.append(f"{name}: {error}")
+        return {}
+    except ValueError:
+        problems.append(f"{name}: unsecuredValidatorAllowableClockSkewMs isn't a whole number")
+        return {}
+    return login.options
+
+
+def _plain_users(config: BrokerConfig, listener: str, problems: list[str]) -> Mapping[str, bytes]:
+    name = f"listener.name.{listener.lower()}.plain.{_JAAS}"
+    text = str(of_mechanism(config, listener, PLAIN, _JAAS) or "")
+    if not text:
+        problems.append(f"{name}: is needed, because the listener {listener} offers PLAIN")
+        return {}
+    try:
+        login = parse_jaas(text)
+    except InvalidJaas as error:
+        problems.append(f"{name}: {error}")
+        return {}
+    if login.module != PLAIN_MODULE:
+        problems.append(f"{name}: has the login module {login.module}, and PLAIN needs {PLAIN_MODULE}")
+    return users_of(login.options)
+
+
+def _check_own_login(config: BrokerConfig, logins: Mapping[str, ListenerLogins], problems: list[str]) -> None:
+    listener = config.listeners.inter_broker
+    if not _asks_for_login(config, listener):
+        return
+    mechanism = _own_mechanism(config)
+    if listener in logins and mechanism not in logins[listener].session_ms_max:
+        problems.append(
+            f"sasl.mechanism.inter.broker.protocol={mechanism}: isn't among sasl.enabled.mechanisms of the inter-broker"
+            f" listener {listener}"
+        )
+        return
+    try:
+        own_login(config)
+    except InvalidJaas as error:
+        problems.append(
+            f"listener.name.{listener.lower()}.{mechanism.lower()}.{_JAAS}: {error} (brokers log in at one another by"
+            " it)"
+        )
+
+
+def _own_mechanism(config: BrokerConfig) -> str:
+    return str(config.for_listener(config.listeners.inter_broker, "sasl.mechanism.inter.broker.protocol"))
+
+
+def _asks_for_login(config: BrokerConfig, listener: str) -> bool:
+    protocols = {endpoint.listener: endpoint.protocol for endpoint in config.listeners.advertised}
+    return protocols.get(listener) in SASL_PROTOCOLS
