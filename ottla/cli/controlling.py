@@ -30,7 +30,10 @@ from ottla.metadata.patience import Patience
 from ottla.metadata.store import ForeignStore, Store, StoreUnavailable
 from ottla.net.http import HttpServer, Request, Response
 from ottla.net.streams import Connect, connect_tcp
+from ottla.net.tls_streams import connect_tls
+from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig
+from ottla.settings.listeners import ENCRYPTED
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +58,9 @@ class ControllerProcess:
         session_seconds = config.get_int("broker.session.timeout.ms") / 1000
         address = reachable_address(config)
         self._controller = Controller(store, self._follower, self.name, defaults, session_seconds, identity, address)
+        self._tls = TlsListeners(serves=False)
+        if config.listeners.protocol_of(config.listeners.inter_broker) in ENCRYPTED:
+            connect = connect_tls(self._tls.client_context)
         self._watch = QuickDeath(store, self._follower, identity, config.listeners.inter_broker, connect)
         self._tasks: list[asyncio.Task[None]] = []
         self._http = HttpServer(
@@ -77,7 +83,8 @@ class ControllerProcess:
         return holder is not None and holder.name == self.name
 
     async def start(self, patience: Patience) -> None:
-        """Becomes a candidate for controller. Raises ForeignStore, StoreUnavailable, GivenUp, OSError."""
+        """Becomes a candidate for controller. Raises ForeignStore, StoreUnavailable, GivenUp, InvalidTls, OSError."""
+        await self._tls.load(self._config)
         self._follower.listen(self.elections.changed)
         self._waits = await patience.answer(partial(find_cluster, self.store)) is None
         if not self._waits:
@@ -85,6 +92,8 @@ class ControllerProcess:
         await self._http.start_at(self._config.get_str("ottla.http.listener"))
         self._spawn(self._end_with_the_store())
         self._spawn(self._follow())
+        if self._tls.encrypted:
+            self._spawn(self._tls.follow_files(lambda: self._config))
 
     async def _follow(self) -> None:
         if self._waits:

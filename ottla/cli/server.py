@@ -41,6 +41,7 @@ from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreRestored, StoreUnavailable, UnknownOutcome
 from ottla.net.streams import Connect, connect_tcp
 from ottla.protocol import record_walk
+from ottla.security.tls_settings import InvalidTls
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,9 @@ def main(arguments: list[str] | None = None) -> int:
     keep_freed_memory()
     try:
         return uvloop.run(_run(config, until_stdin_ends=options.until_stdin_ends))
+    except InvalidTls as error:
+        print(f"ottla broker: {error}", file=sys.stderr)
+        return 2
     except (ForeignStore, LeaseExpired, NodeIdTaken, StoreUnavailable, UnknownOutcome, UnsupportedFormat) as error:
         print(f"ottla broker: {error}", file=sys.stderr)
         return 1
@@ -137,7 +141,7 @@ async def _serve(config: BrokerConfig, store: Store, stopping: asyncio.Event, pa
         await broker.open(patience)
         await broker.register(patience)
         if "controller" in config.roles:
-            stand_for_controller(broker, config)
+            stand_for_controller(broker, config, broker.connect)
         await broker.serve()
         # The objects that exist now live as long as the process, so the collector needn't scan them again.
         gc.collect()

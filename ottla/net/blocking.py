@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import ssl
 import struct
 import time
 from collections import deque
@@ -49,7 +50,7 @@ class Connection:
 
     `timeout_s` bounds the wait for the whole answer to one request. `connect_timeout_s` bounds the opening of the
     connection. `open_by` (in time.monotonic's seconds) is a deadline for the opening together with the exchange of
-    versions, because a listener may accept a connection and then stay silent.
+    versions, because a listener may accept a connection and then stay silent. With `tls` the connection is encrypted.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Connection:
         timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
         open_by: float = math.inf,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.address = address
         self._client_id = client_id
@@ -70,7 +72,7 @@ class Connection:
         self._sent: deque[tuple[int, int, int]] = deque()  # (correlation id, API key, version) not yet answered
         try:
             allowed_s = min(connect_timeout_s, max(open_by - time.monotonic(), 0.001))
-            self._stream = BlockingStream(address, allowed_s)
+            self._stream = BlockingStream(address, allowed_s, tls)
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}", address) from error
         try:

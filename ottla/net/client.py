@@ -11,6 +11,7 @@ and `existence` how the client finds out that a topic doesn't exist.
 from __future__ import annotations
 
 import math
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class Client:
 
     `api_timeout_ms` bounds each call with all its retries, `request_timeout_ms` the wait for each answer of a broker.
     If the brokers don't know a topic, they are asked `unknown_retries` times more, with pauses of
-    `unknown_interval_ms`.
+    `unknown_interval_ms`. With `tls` all connections are encrypted.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Client:
         retry_backoff_ms: int = 100,
         unknown_retries: int = 3,
         unknown_interval_ms: int = 1000,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.bootstrap = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else list(bootstrap)
         self.client_id = client_id
@@ -83,6 +85,7 @@ class Client:
         self.unknown_retries = unknown_retries
         self.unknown_interval_ms = unknown_interval_ms
         self._connect_timeout_ms = connect_timeout_ms
+        self._tls = tls
         self._deadline = math.inf  # the deadline of the call that `retrying` is carrying out
         self._connections: dict[Address, Connection] = {}
         self._spares: dict[Address, Connection] = {}  # second connections to brokers whose first connection is busy
@@ -304,6 +307,7 @@ class Client:
             timeout_s=min(self.request_timeout_ms, self.api_timeout_ms) / 1000,
             connect_timeout_s=min(self._connect_timeout_ms, self.api_timeout_ms) / 1000,
             open_by=min(time.monotonic() + self._patience_s(address), self._deadline),
+            tls=self._tls,
         )
 
     def _lost(self, error: ConnectionLost) -> None:

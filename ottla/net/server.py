@@ -16,16 +16,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import nlargest
+from typing import Protocol
 
 from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
 from ottla.net.channel import PlainChannel
 from ottla.net.connection import Connection, Postponed
 from ottla.net.disk_threads import DiskThreads, VolumeThreads
+from ottla.net.handshakes import Handshakes
 from ottla.net.memory import BufferedMemory
 from ottla.net.pending import Part, Pending
+from ottla.net.tls import TlsChannel
 from ottla.protocol.received import Memory
 
 logger = logging.getLogger(__name__)
@@ -54,6 +59,17 @@ class Limits:
     send_buffer_bytes: int = -1
     receive_buffer_bytes: int = -1
     backlog: int = 50
+
+
+class ServerTls(Protocol):
+    """TLS of a listener, as its owner sees it at the moment."""
+
+    def context(self) -> ssl.SSLContext:
+        """The context for connections that begin now."""
+
+    def principal_of(self, certificate: bytes | None) -> str:
+        """The principal of a client that has shown this certificate (DER), or none. Raises ValueError, with the reason,
+        for a certificate of nobody: its client is refused."""
 
 
 OpenSocket = Callable[[str, int, Limits], Awaitable[socket.socket]]
@@ -99,6 +115,7 @@ class Server:
         self.memory = BufferedMemory(limits.buffered_memory_bytes)
         self.busy_poll = BusyPoll(asyncio.get_running_loop().call_soon, busy_poll_seconds)
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
+        self.handshakes = Handshakes()
         self.listeners: dict[str, Listener] = {}
         self.connections_by_host: dict[str, int] = {}
         self.connection_count = 0
@@ -107,12 +124,13 @@ class Server:
         self.turns_away = False  # whether each new connection is closed immediately
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def listen(self, name: str, host: str, port: int) -> Listener:
+    async def listen(self, name: str, host: str, port: int, tls: ServerTls | None = None) -> Listener:
         """Opens a listener, whose clients wait until `accept`. `host` '' means all addresses, port 0 a free port.
+        With `tls`, all of its connections are encrypted.
 
         Raises OSError.
         """
-        listener = Listener(self, name, await self._open_socket(host, port, self.limits))
+        listener = Listener(self, name, await self._open_socket(host, port, self.limits), tls)
         self.listeners[name] = listener
         return listener
 
@@ -179,6 +197,7 @@ class Server:
                 logger.exception("the check for idle and slow connections failed, and is repeated in a second")
 
     def _sweep_once(self, now: float) -> None:
+        self.handshakes.give_up_late_ones(now)
         for holder in self.memory.overdue(now):
             if isinstance(holder, Connection) and not holder.waits_for_broker:
                 holder.close("it sends a large frame, or reads a large answer, too slowly while others wait")
@@ -195,12 +214,13 @@ class Server:
 class Listener:
     """One listening socket and its connections."""
 
-    def __init__(self, server: Server, name: str, sock: socket.socket) -> None:
+    def __init__(self, server: Server, name: str, sock: socket.socket, tls: ServerTls | None = None) -> None:
         self.server = server
         self.name = name
         self.host, self.port = sock.getsockname()[:2]
         self.connections: dict[Connection, None] = {}  # in the order in which they were accepted
         self._socket = sock
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._next_id = 0
 
@@ -254,7 +274,29 @@ class Listener:
         server.connections_by_host[host] = server.connections_by_host.get(host, 0) + 1
         server.connection_count += 1
         self._next_id += 1
-        self.connections[Connection(self, PlainChannel(sock), self._next_id, host)] = None
+        if self._tls is None:
+            self.connections[Connection(self, PlainChannel(sock), self._next_id, host)] = None
+            return
+        channel = TlsChannel(sock, server.handshakes)
+        connection = Connection(self, channel, self._next_id, host)
+        self.connections[connection] = None
+        channel.handshake(
+            self._tls.context, partial(self._secured, connection), partial(self._handshake_failed, connection)
+        )
+
+    def _secured(self, connection: Connection, channel: TlsChannel) -> None:
+        """Gives a connection whose handshake has succeeded its principal."""
+        assert self._tls is not None
+        try:
+            connection.principal = self._tls.principal_of(channel.peer_certificate)
+        except ValueError as reason:
+            logger.info("listener %s refuses a client from %s: %s", self.name, connection.client_host, reason)
+            connection.close()
+
+    def _handshake_failed(self, connection: Connection, reason: str) -> None:
+        if reason:
+            logger.info("listener %s: the TLS handshake with %s failed: %s", self.name, connection.client_host, reason)
+        connection.close()
 
     def connection_closed(self, connection: Connection) -> None:
         """Removes a connection that has just been closed from all counts."""

@@ -2,7 +2,7 @@
 
 Pure. The rules are those of Apache Kafka 4.3 (KafkaConfig.validateValues, SocketServerConfigs): names and ports are
 unique, every name has a protocol, every advertised listener is opened, and the inter-broker listener is advertised.
-So far Ottla has only the protocol PLAINTEXT.
+So far Ottla has the protocols PLAINTEXT and SSL.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SUPPORTED = ("PLAINTEXT", "SSL")
+ENCRYPTED = ("SSL", "SASL_SSL")
 _ENDPOINT = re.compile(r"(?P<name>.*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<port>-?[0-9]+)")
 
 
@@ -36,6 +38,11 @@ class Listeners(NamedTuple):
     opened: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]
     inter_broker: str
+
+    def protocol_of(self, listener: str) -> str:
+        """The protocol of a listener that is opened or advertised; PLAINTEXT for any other name."""
+        endpoints = (*self.opened, *self.advertised)
+        return next((endpoint.protocol for endpoint in endpoints if endpoint.listener == listener), "PLAINTEXT")
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
@@ -86,8 +93,9 @@ def check_listeners(
     if not opened:
         problems.append(("listeners", "leaves no listener for clients, because all are controller listeners"))
     for endpoint in opened:
-        if endpoint.protocol != "PLAINTEXT":
-            reason = f"uses {endpoint.protocol} for {endpoint.listener}, but Ottla supports only PLAINTEXT so far"
+        if endpoint.protocol not in SUPPORTED:
+            has = " and ".join(SUPPORTED)
+            reason = f"uses {endpoint.protocol} for {endpoint.listener}, but Ottla supports only {has} so far"
             problems.append(("listeners", reason))
     names_opened = {endpoint.listener for endpoint in opened}
     for endpoint in told:

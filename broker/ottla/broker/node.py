@@ -74,7 +74,11 @@ from ottla.metadata.patience import Patience
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import ForeignStore, LeaseId, Store
 from ottla.net.server import Server
+from ottla.net.streams import Connect
+from ottla.net.tls_streams import connect_tls
+from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig
+from ottla.settings.listeners import ENCRYPTED
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +98,9 @@ class Broker:
         now_ms = machine.now_ms
         self.config = config
         self.id = config.node_id
+        self.tls = TlsListeners(serves=True)
+        encrypted = config.listeners.protocol_of(config.listeners.inter_broker) in ENCRYPTED
+        self.connect: Connect = connect_tls(self.tls.client_context) if encrypted else machine.connect
         self.tasks = Tasks(self._lost)
         self.spawn = self.tasks.spawn  # the method itself, which saves a call for each request that needs a task
         self.partitions: PartitionTable = PartitionTable()
@@ -126,7 +133,7 @@ class Broker:
             lambda: self.config,
             partial(self.tasks.spawn, vital=True),
             self.upkeep.shortened,
-            machine.connect,
+            self.connect,
         )
         self.cold_reads: ColdReads = ColdReads(machine.disk_threads)
         self.groups: GroupService = GroupService(
@@ -150,7 +157,7 @@ class Broker:
                 lambda: self.image,
                 config.listeners.inter_broker,
                 self.marker_log,
-                machine.connect,
+                self.connect,
                 self.tasks.spawn,
             ),
             now_ms,
@@ -162,7 +169,7 @@ class Broker:
             config.listeners.inter_broker,
             lambda: self.config,
             self.transactions,
-            machine.connect,
+            self.connect,
             self.tasks.spawn,
         )
         self.transactional_order = Order(config.get_int("ottla.buffered.memory.bytes.max"))
@@ -200,7 +207,7 @@ class Broker:
             config.listeners.inter_broker,
             self.awaited_elections,
             self.tasks.spawn,
-            machine.connect,
+            self.connect,
         )
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
@@ -230,9 +237,7 @@ class Broker:
             self.server,
             silence_s=lambda: self.membership.silence_seconds,
             session_s=lambda: self.membership.session_seconds,
-            is_led_elsewhere=lambda: is_led_elsewhere(
-                self.id, self.image, config.listeners.inter_broker, machine.connect
-            ),
+            is_led_elsewhere=lambda: is_led_elsewhere(self.id, self.image, config.listeners.inter_broker, self.connect),
             is_registered=lambda: self.membership.shown,
             let_go=self.membership.let_go,
         )
@@ -274,7 +279,7 @@ class Broker:
 
     async def open(self, patience: Patience) -> None:
         """Joins the cluster, reads the metadata, opens and recovers the logs, and starts the tasks that need them.
-        Raises OSError and the errors of `Patience.answer`."""
+        Raises OSError, InvalidTls and the errors of `Patience.answer`."""
         await self.monitoring.start()
         self.follower.listen(self.dynamic_settings.changed)
         self.follower.listen(self.awaited_elections.changed)
@@ -282,6 +287,7 @@ class Broker:
         join = partial(join_cluster, self.store, self.logs.cluster_id, may_begin=not self.logs.failed)
         cluster = await patience.answer(join)
         await patience.answer(self.follower.start)
+        await self.tls.load(self.config)
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
         check_logs(self.image, ((key, log.last_leader_epoch) for key, log in self.logs.logs.items()))
         self.readiness.recovered = True
@@ -302,6 +308,8 @@ class Broker:
         self.spawn(self.restore_reports.run(), "reports after a restore", vital=True)
         self.spawn(self.isr_changes.watch_lag(), "lag of followers", vital=True)
         self.spawn(self.making_way.run(), "watch of the store's silence", vital=True)
+        if self.tls.encrypted:
+            self.spawn(self.tls.follow_files(lambda: self.config), "watch of the certificates' files")
         self.moves.resume()
         self.spawn(self.upkeep.run(), "upkeep of the logs")
         if self.config.get_bool("log.cleaner.enable"):
@@ -312,7 +320,7 @@ class Broker:
 
         Raises OSError, NodeIdTaken and the errors of `Patience.answer`.
         """
-        await self.membership.listen(self.server)
+        await self.membership.listen(self.server, self.tls.of)
         await self.membership.register(patience, self.logs.stopped_epoch)
         self.spawn(self.deletions.run(), "confirmation of deletions", vital=True)
 
@@ -390,6 +398,8 @@ class Broker:
         self.server.limits = connection_limits(config)
         self.compactor.limits = compaction_limits(config)
         self.replicas.configured(config)
+        if any("ssl." in name for name in names):
+            self.spawn(self.tls.follow(config), "other settings of TLS")
         if ADDRESSES in names:
             self.membership.advertise_anew()
 

@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ottla.metadata.intents.facade import Intents
     from ottla.metadata.store import Store
     from ottla.net.server import Server
+    from ottla.security.tls_listeners import TlsListeners
     from ottla.settings.config import BrokerConfig
 
 
@@ -351,6 +352,14 @@ class WithTasks(Protocol):
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str | None = None) -> asyncio.Task[Any]:
         """Runs a coroutine in a task, which is cancelled when the broker stops. A failure is logged."""
+
+
+class WithTls(Protocol):
+    """TLS of the listeners."""
+
+    @property
+    def tls(self) -> TlsListeners:
+        """The certificates of all encrypted listeners."""
 
 
 class WithTopicCounters(Protocol):

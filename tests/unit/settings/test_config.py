@@ -58,8 +58,8 @@ REFUSED = [
         ["max.connections.per.ip.overrides=host: must look like host:count,host:count"],
     ),
     (
-        "listeners=SSL://:9093",
-        ["listeners=SSL://:9093: uses SSL for SSL, but Ottla supports only PLAINTEXT so far"],
+        "listeners=SASL_SSL://:9093",
+        ["listeners=SASL_SSL://:9093: uses SASL_SSL for SASL_SSL, but Ottla supports only PLAINTEXT and SSL so far"],
     ),
     ("listeners=PLAINTEXT", ["listeners=PLAINTEXT: 'PLAINTEXT' is not NAME://host:port"]),
     (
@@ -140,8 +140,8 @@ WARNED = [
         "num.network.threads has no effect: one event loop serves everything, so thread counts have no meaning",
     ),
     (
-        "listener.name.outside.ssl.keystore.location=/k",
-        "listener.name.outside.ssl.keystore.location has no effect: there is no TLS yet",
+        "listener.name.outside.sasl.jaas.config=/k",
+        "listener.name.outside.sasl.jaas.config has no effect: there is no authentication yet",
     ),
     (
         "listener.name.outside.scram-sha-256.sasl.jaas.config=x",

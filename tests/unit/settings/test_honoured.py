@@ -14,6 +14,7 @@ READERS = (
     "operator",
     "ottla/metadata",
     "ottla/net",
+    "ottla/security",
     "ottla/cli",
     "ottla/settings/config.py",
     "ottla/settings/listeners.py",

@@ -111,6 +111,7 @@ class Ports(
     ports.WithProducerIds,
     ports.WithReplication,
     ports.WithTasks,
+    ports.WithTls,
     ports.WithTransactions,
     ports.WithVerifier,
     Protocol,
