@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,6 +63,16 @@ def find_bootstrap(route: Route, bootstrap: str | None, context: str | None) -> 
     return found
 
 
+def find_command_config(
+    route: Route, bootstrap: str | None, context: str | None, command_config: str | None
+) -> str | None:
+    """The file with the client's properties: the given one, else that of the context from which the address comes."""
+    if command_config or bootstrap or route.bootstrap() is not None:
+        return command_config
+    known = contexts.load()
+    return known.command_configs.get(context or known.current or "")
+
+
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
     """`host:port,[v6]:port,host` as pairs; the port defaults to 9092."""
     addresses = []
@@ -89,10 +100,14 @@ class Cluster:
     """The cluster behind one bootstrap address. The admin client is opened when it is first needed, and closed at the
     end."""
 
-    def __init__(self, bootstrap: str, timeout_s: float, route: Route | None = None) -> None:
+    def __init__(
+        self, bootstrap: str, timeout_s: float, route: Route | None = None, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """With `tls` all connections are encrypted."""
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
         self.route: Route = route or Straight()
+        self.tls = tls
         self._addresses = parse_bootstrap(bootstrap)
         self._admin: KafkaAdminClient | None = None
         self._reached = False
@@ -188,7 +203,12 @@ class Cluster:
                     ],
                     client_id=CLIENT_ID,
                     bootstrap_timeout_ms=self.timeout_ms,
-                    **{"request_timeout_ms": self.timeout_ms, **self.route.client_settings(), **settings},
+                    **{
+                        "request_timeout_ms": self.timeout_ms,
+                        **({"security_protocol": "SSL", "ssl_context": self.tls} if self.tls is not None else {}),
+                        **self.route.client_settings(),
+                        **settings,
+                    },
                 )
             except Exception as error:
                 if type(error).__name__ not in ("KafkaTimeoutError", "NoBrokersAvailable"):

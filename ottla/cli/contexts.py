@@ -1,6 +1,7 @@
 """`ottla contexts`: names for clusters, kept in one TOML file in the user's configuration directory.
 
-Owns the file. A context is a name with a bootstrap address. One context is current: commands use it unless
+Owns the file. A context is a name with a bootstrap address, and perhaps the path of a file with a client's properties,
+so that this file has no secrets itself. One context is current: commands use it unless
 `--bootstrap`, OTTLA_BOOTSTRAP or `--context` names another cluster.
 """
 
@@ -26,10 +27,12 @@ app = App(no_args_is_help=True, help="Names for the addresses of clusters.")
 
 @dataclass(frozen=True)
 class ContextFile:
-    """The file's content: each context's bootstrap address, and the name of the current context."""
+    """The file's content: each context's bootstrap address, the file with its client's properties, and the name of the
+    current context."""
 
     current: str | None = None
     bootstraps: dict[str, str] = field(default_factory=dict)
+    command_configs: dict[str, str] = field(default_factory=dict)
 
 
 def file_path() -> Path:
@@ -54,9 +57,14 @@ def load() -> ContextFile:
     current, contexts = data.get("current"), data.get("contexts", {})
     try:
         bootstraps = {str(name): str(context["bootstrap"]) for name, context in contexts.items()}
+        configs = {
+            str(name): str(context["command_config"])
+            for name, context in contexts.items()
+            if "command_config" in context
+        }
     except (AttributeError, KeyError, TypeError) as error:
         raise CommandError(f"a context in {path} has no bootstrap address", "Repair or remove that file.") from error
-    return ContextFile(current if isinstance(current, str) else None, bootstraps)
+    return ContextFile(current if isinstance(current, str) else None, bootstraps, configs)
 
 
 def store(contexts: ContextFile) -> None:
@@ -64,6 +72,8 @@ def store(contexts: ContextFile) -> None:
     lines = [f"current = {json.dumps(contexts.current)}"] if contexts.current else []
     for name, bootstrap in sorted(contexts.bootstraps.items()):
         lines += ["", f"[contexts.{json.dumps(name)}]", f"bootstrap = {json.dumps(bootstrap)}"]
+        if name in contexts.command_configs:
+            lines.append(f"command_config = {json.dumps(contexts.command_configs[name])}")
     path = file_path()
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -109,6 +119,10 @@ def add_context(
     output: Output,
     name: Annotated[str, typer.Argument(help="A name for the cluster.")],
     bootstrap: Annotated[str, typer.Argument(metavar="HOST:PORT,…", help="Its bootstrap address.")],
+    command_config: Annotated[
+        str | None,
+        typer.Option("--command-config", metavar="FILE", help="Properties of a client, which secure its connections."),
+    ] = None,
 ) -> None:
     """Add or change a context. The first context becomes the current one."""
     from ottla.cli.connection import parse_bootstrap
@@ -118,7 +132,10 @@ def add_context(
     parse_bootstrap(bootstrap)
     contexts = load()
     bootstraps = {**contexts.bootstraps, name: bootstrap}
-    store(ContextFile(contexts.current or name, bootstraps))
+    configs = {other: path for other, path in contexts.command_configs.items() if other != name}
+    if command_config is not None:
+        configs[name] = os.path.abspath(command_config)
+    store(ContextFile(contexts.current or name, bootstraps, configs))
     output.done(f"Context {name} is {bootstrap}.", {"name": name, "bootstrap": bootstrap})
 
 
@@ -139,5 +156,6 @@ def delete_context(output: Output, name: Annotated[str, typer.Argument(help="Whi
     contexts = load()
     bootstrap_of(contexts, name)
     rest = {other: bootstrap for other, bootstrap in contexts.bootstraps.items() if other != name}
-    store(ContextFile(None if contexts.current == name else contexts.current, rest))
+    configs = {other: path for other, path in contexts.command_configs.items() if other != name}
+    store(ContextFile(None if contexts.current == name else contexts.current, rest, configs))
     output.done(f"Context {name} is forgotten.", {"name": name})

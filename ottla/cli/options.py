@@ -1,8 +1,8 @@
 """The options that many commands share, and the decorators that add them.
 
 `@output_command` adds `--json` and `--debug` to a command and passes it an `Output`. `@cluster_command` also adds
-`--bootstrap`, `--context` and `--timeout`, and passes a `Cluster` before the `Output`. The shared options come after
-the command's own in its help, and can be given at the end of the command line.
+`--bootstrap`, `--context`, `--command-config` and `--timeout`, and passes a `Cluster` before the `Output`. The shared
+options come after the command's own in its help, and can be given at the end of the command line.
 """
 
 from __future__ import annotations
@@ -51,6 +51,16 @@ ContextOption = Annotated[
         rich_help_panel="Shared options",
     ),
 ]
+CommandConfigOption = Annotated[
+    str | None,
+    typer.Option(
+        "--command-config",
+        envvar="OTTLA_COMMAND_CONFIG",
+        metavar="FILE",
+        help="Properties of a Kafka client that say how connections are secured; by default those of the context.",
+        rich_help_panel="Shared options",
+    ),
+]
 TimeoutOption = Annotated[
     float,
     typer.Option(
@@ -68,6 +78,7 @@ _CLUSTER_OPTIONS: dict[str, tuple[Any, Any]] = {
     _INVOCATION: (typer.Context, inspect.Parameter.empty),  # the context's `obj` is the Route
     "bootstrap": (BootstrapOption, None),
     "context": (ContextOption, None),
+    "command_config": (CommandConfigOption, None),
     "timeout": (TimeoutOption, 15.0),
     **_OUTPUT_OPTIONS,
 }
@@ -91,12 +102,22 @@ def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -
     options = {name: option for name, option in _CLUSTER_OPTIONS.items() if own is None or name != _INVOCATION}
 
     def run(
-        *, bootstrap: str | None, context: str | None, timeout: float, as_json: bool, debug: bool, **arguments: Any
+        *,
+        bootstrap: str | None,
+        context: str | None,
+        command_config: str | None,
+        timeout: float,
+        as_json: bool,
+        debug: bool,
+        **arguments: Any,
     ) -> None:
-        from ottla.cli.connection import Cluster, find_bootstrap
+        from ottla.cli.connection import Cluster, find_bootstrap, find_command_config
+        from ottla.cli.security import tls_of
 
         route: Route = (arguments[own] if own else arguments.pop(_INVOCATION)).obj
-        with _pipe_watched(), Cluster(find_bootstrap(route, bootstrap, context), timeout, route) as cluster:
+        address = find_bootstrap(route, bootstrap, context)
+        tls = tls_of(find_command_config(route, bootstrap, context, command_config))
+        with _pipe_watched(), Cluster(address, timeout, route, tls) as cluster:
             function(cluster, Output(as_json), **arguments)  # type: ignore[call-arg]
 
     return _dressed(run, function, parameters, options)

@@ -26,7 +26,7 @@ from ottla.protocol.frames import API_VERSIONS, request_frame, response_body
 from ottla.protocol.messages import Message, read_response, write_request
 
 from .names import Address
-from .streams import BlockingStream
+from .streams import SPEAKS_TLS, TLS_ALERT, BlockingStream
 
 RESPONSE_BYTES_MAX = 1 << 30
 _Answer = TypeVar("_Answer")
@@ -168,7 +168,10 @@ class Connection:
         return {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
 
     def _read_frame(self, deadline: float) -> memoryview:
-        size = _size.unpack(self._read_exactly(4, deadline))[0]
+        head = self._read_exactly(4, deadline)
+        if head[:2] == TLS_ALERT:
+            raise ConnectionLost(f"{self.address} {SPEAKS_TLS}", self.address)
+        size = _size.unpack(head)[0]
         if not 4 <= size <= RESPONSE_BYTES_MAX:
             message = f"{self.address} announced an answer of {size} bytes; is it a Kafka listener?"
             raise ConnectionLost(message, self.address)

@@ -27,6 +27,11 @@ class Stream(Protocol):
         """Ends the connection immediately; may be called twice."""
 
 
+TLS_ALERT = b"\x15\x03"
+"""The first bytes of the answer of a TLS listener to a client that doesn't speak TLS."""
+
+SPEAKS_TLS = "speaks TLS, and this client doesn't: see security.protocol"
+
 Connect = Callable[[str, int], Awaitable[Stream]]
 """Opens a stream to (host, port). Raises OSError."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import re
+import ssl
 import time
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
@@ -19,6 +20,9 @@ from ottla.net.client import Client, TopicMetadata
 from ottla.net.error_codes import ABSENT
 from ottla.net.existence import Wanted
 from ottla.net.names import EARLIEST, LATEST, TopicPartition
+from ottla.security.contexts import client_context
+from ottla.security.stores import read_stores
+from ottla.security.tls_settings import TlsSettings
 
 from .java_pattern import compiled
 from .offsets import OffsetRange
@@ -35,7 +39,7 @@ class DataLoss(Exception):
 
 
 def open_client(properties: ClientProperties) -> Client:
-    """A client with these properties. The caller closes it."""
+    """A client with these properties. The caller closes it. Raises InvalidTls if a key or trust store can't be used."""
     return Client(
         properties.bootstrap,
         client_id=properties.client_id,
@@ -45,7 +49,14 @@ def open_client(properties: ClientProperties) -> Client:
         retry_backoff_ms=properties.retry_backoff_ms,
         unknown_retries=properties.unknown_retries,
         unknown_interval_ms=properties.unknown_interval_ms,
+        tls=None if properties.tls is None else _tls_context(properties.tls),
     )
+
+
+def _tls_context(settings: TlsSettings) -> ssl.SSLContext:
+    """The context of a driver's or an executor's connections. The stores are read anew for each client, so that renewed
+    files count in a long stream; their paths must be right on each machine."""
+    return client_context(settings, read_stores(settings))
 
 
 class Assignment(NamedTuple):

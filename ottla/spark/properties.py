@@ -14,6 +14,7 @@ from typing import Literal
 
 from ottla.net.names import READ_COMMITTED, READ_UNCOMMITTED
 from ottla.protocol.codecs import Codec
+from ottla.security.tls_settings import CLIENT_SETTINGS, InvalidTls, TlsSettings, client_tls_settings
 
 
 def _names(text: str) -> frozenset[str]:
@@ -67,11 +68,8 @@ SECURITY = _names(
     sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
     sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
     sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name sasl.oauthbearer.token.endpoint.url
-    security.providers ssl.cipher.suites ssl.enabled.protocols ssl.endpoint.identification.algorithm
-    ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain
-    ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider
-    ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
-    ssl.truststore.location ssl.truststore.password ssl.truststore.type
+    security.providers ssl.engine.factory.class ssl.keymanager.algorithm ssl.protocol ssl.provider
+    ssl.secure.random.implementation ssl.trustmanager.algorithm
     """
 )
 IGNORED = _names(
@@ -116,6 +114,7 @@ class ClientProperties:
     idempotent: bool = True
     delivery_timeout_ms: int = 120_000
     transaction_timeout_ms: int = 900_000
+    tls: TlsSettings | None = None  # None: connections aren't encrypted
     warnings: tuple[str, ...] = ()
 
 
@@ -129,18 +128,16 @@ def client_properties(given: Mapping[str, str], side: Literal["consumer", "produ
     for name, value in given.items():
         if name in REFUSED:
             raise ValueError(f"option kafka.{name} is not supported: {REFUSED[name]}")
-        if name in COMMON or name in (CONSUMER if side == "consumer" else PRODUCER):
+        if name in COMMON or name in CLIENT_SETTINGS or name in (CONSUMER if side == "consumer" else PRODUCER):
             used[name] = value.strip()
         elif name in CONSUMER or name in PRODUCER:
             warnings.append(f"option kafka.{name} has no meaning for a {side} and is ignored")
         elif name in SECURITY or name in IGNORED:
             warnings.append(f"option kafka.{name} is ignored: Ottla's client has nothing that it would change")
         else:
-            near = difflib.get_close_matches(name, [*COMMON, *CONSUMER, *PRODUCER, *SECURITY, *IGNORED], 1, 0.6)
+            known = [*COMMON, *CONSUMER, *PRODUCER, *CLIENT_SETTINGS, *SECURITY, *IGNORED]
+            near = difflib.get_close_matches(name, known, 1, 0.6)
             raise ValueError(f"unknown option 'kafka.{name}'" + (f"; did you mean kafka.{near[0]}?" if near else ""))
-    protocol = used.get("security.protocol", "PLAINTEXT").upper()
-    if protocol != "PLAINTEXT":
-        raise ValueError(f"kafka.security.protocol is '{protocol}': only PLAINTEXT is supported so far")
     codec, level = _compression(used)
     acks = used.get("acks", "all").lower()
     if acks not in ("all", "-1", "0", "1"):
@@ -169,8 +166,21 @@ def client_properties(given: Mapping[str, str], side: Literal["consumer", "produ
         delivery_timeout_ms=_number(used, "delivery.timeout.ms", 120_000, 1),
         # As long as brokers allow by default: transactions last from a task's first row to the micro-batch's end.
         transaction_timeout_ms=_number(used, "transaction.timeout.ms", 900_000, 1),
+        tls=_tls(used),
         warnings=tuple(warnings),
     )
+
+
+def _tls(used: Mapping[str, str]) -> TlsSettings | None:
+    protocol = used.get("security.protocol", "PLAINTEXT").upper()
+    if protocol == "PLAINTEXT":
+        return None
+    if protocol != "SSL":
+        raise ValueError(f"kafka.security.protocol is '{protocol}': it must be PLAINTEXT or SSL so far")
+    try:
+        return client_tls_settings(used)
+    except InvalidTls as error:
+        raise ValueError(f"options kafka.ssl.*: {error}") from None
 
 
 def _isolation(text: str) -> int:

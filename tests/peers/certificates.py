@@ -6,6 +6,8 @@ import datetime
 from pathlib import Path
 
 import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
 
 class Authority:
@@ -13,25 +15,29 @@ class Authority:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self.ca = trustme.CA(key_type=trustme.KeyType.ECDSA)
+        self._folder = folder
+        self._ca = trustme.CA(key_type=trustme.KeyType.ECDSA)
         self.trust = folder / "ca.pem"
-        self.ca.cert_pem.write_to_path(str(self.trust))
+        self._ca.cert_pem.write_to_path(str(self.trust))
 
-    def issue(
-        self, name: str, *hosts: str, common_name: str | None = None, expired: bool = False, file: str | None = None
-    ) -> Path:
-        """A PEM file with a new key and its certificates. Without `hosts` the certificate is valid for 127.0.0.1 and
-        localhost."""
-        not_after = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1) if expired else None
-        issued = self.ca.issue_cert(
+    def issue(self, name: str, *hosts: str, common_name: str | None = None, expired: bool = False) -> Path:
+        """The file `name`.pem with a new key and its certificates, in place of an older one of this name. Without
+        `hosts` the certificate is valid for 127.0.0.1 and localhost."""
+        yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+        issued = self._ca.issue_cert(
             *(hosts or ("127.0.0.1", "localhost")),
             common_name=common_name,
-            not_after=not_after,
+            organization_unit_name="tests",
+            not_after=yesterday if expired else None,
             key_type=trustme.KeyType.ECDSA,
         )
-        path = self.folder / (file or f"{name}.pem")
+        path = self._folder / f"{name}.pem"
         written = path.with_suffix(".new")
         issued.private_key_and_cert_chain_pem.write_to_path(str(written))
         written.replace(path)
         return path
+
+
+def certificate(path: Path) -> bytes:
+    """The DER of the first certificate in a PEM file."""
+    return x509.load_pem_x509_certificates(path.read_bytes())[0].public_bytes(Encoding.DER)
