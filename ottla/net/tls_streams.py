@@ -25,8 +25,8 @@ def connect_tls(context: Callable[[], ssl.SSLContext]) -> Connect:
 
     async def connect(host: str, port: int) -> Stream:
         loop = asyncio.get_running_loop()
-        connected = await connected_socket(loop, host, port)
-        stream = _TlsStream(loop, connected, context(), host)
+        present = context()
+        stream = _TlsStream(loop, await connected_socket(loop, host, port), present, host)
         try:
             await stream.handshake()
         except BaseException:  # also a cancelled attempt

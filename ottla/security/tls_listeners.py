@@ -57,8 +57,12 @@ class TlsListeners:
         return self._listeners.get(listener)
 
     def client_context(self) -> ssl.SSLContext:
-        """The context for a connection to another broker's inter-broker listener that begins now."""
-        return self._listeners[self._inter_broker].client_context()
+        """The context for a connection to another broker's inter-broker listener that begins now. Raises
+        ConnectionError while the stores aren't read yet."""
+        listener = self._listeners.get(self._inter_broker)
+        if listener is None:
+            raise ConnectionError("the certificates for connections to other brokers aren't read yet")
+        return listener.client_context()
 
     async def prepare(self, config: BrokerConfig) -> Prepared:
         """The certificates by this configuration that differ from those in force. Raises InvalidTls for certificates

@@ -50,7 +50,10 @@ def test_a_listener_has_settings_of_its_own(authority: Authority) -> None:
 def test_plaintext_listeners_have_none(authority: Authority) -> None:
     async def play() -> None:
         tls = TlsListeners(serves=True)
+        with pytest.raises(ConnectionError, match="aren't read yet"):
+            tls.client_context()
         await tls.load(configuration(authority.issue("all"), authority.trust))
+        assert tls.client_context().check_hostname
         assert tls.of("PLAINTEXT") is None
         assert tls.of("OUTSIDE") is not None
 
