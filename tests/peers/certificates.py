@@ -7,7 +7,12 @@ from pathlib import Path
 
 import trustme
 from cryptography import x509
-from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 
 class Authority:
@@ -33,7 +38,9 @@ class Authority:
         )
         path = self._folder / f"{name}.pem"
         written = path.with_suffix(".new")
-        issued.private_key_and_cert_chain_pem.write_to_path(str(written))
+        key = load_pem_private_key(issued.private_key_pem.bytes(), None)
+        in_pkcs8 = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())  # Java reads no other format
+        written.write_bytes(in_pkcs8 + b"".join(each.bytes() for each in issued.cert_chain_pems))
         written.replace(path)
         return path
 
