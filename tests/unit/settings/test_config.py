@@ -61,6 +61,14 @@ REFUSED = [
         "listeners=SASL_SSL://:9093",
         ["listeners=SASL_SSL://:9093: uses SASL_SSL for SASL_SSL, but Ottla supports only PLAINTEXT and SSL so far"],
     ),
+    (
+        "inter.broker.listener.name=PLAINTEXT\nsecurity.inter.broker.protocol=PLAINTEXT",
+        ["Only one of inter.broker.listener.name and security.inter.broker.protocol should be set."],
+    ),
+    (
+        "ssl.keystore.pasword=geheim",
+        ["ssl.keystore.pasword=(hidden): there is no such setting; the nearest is ssl.keystore.password"],
+    ),
     ("listeners=PLAINTEXT", ["listeners=PLAINTEXT: 'PLAINTEXT' is not NAME://host:port"]),
     (
         "listeners=PLAINTEXT://:99999",
