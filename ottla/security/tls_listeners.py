@@ -74,6 +74,8 @@ class TlsListeners:
 
     def install(self, prepared: Prepared) -> None:
         """Puts certificates in force."""
+        if not prepared:
+            return
         from ottla.security.listener_tls import ListenerTls
 
         for listener, loaded in prepared.items():
