@@ -27,6 +27,7 @@ QUESTIONS = (
     "small_requests",
     "produce",
     "consume",
+    "tls",
     "latency",
     "groups",
     "transactions",

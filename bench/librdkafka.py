@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Mapping
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 PAYLOADS = 1000
 PATIENCE_S = 300  # so that the benchmark ends if a broker has died
+UNSECURED: Mapping[str, str] = {}
 WORDS = "order customer amount currency created shipped warehouse article price discount total status region".split()
 
 
@@ -24,8 +26,17 @@ def payloads(size_bytes: int) -> list[bytes]:
     return made
 
 
-def produce(bootstrap: str, topic: str, count: int, values: list[bytes], acks: str, codec: str) -> None:
-    """Produces `count` records and waits for their acknowledgements. Raises RuntimeError if a record fails."""
+def produce(
+    bootstrap: str,
+    topic: str,
+    count: int,
+    values: list[bytes],
+    acks: str,
+    codec: str,
+    security: Mapping[str, str] = UNSECURED,
+) -> None:
+    """Produces `count` records and waits for their acknowledgements. `security` has librdkafka's settings for the
+    connections. Raises RuntimeError if a record fails."""
     failures: list[str] = []
     producer = Producer(
         {
@@ -37,6 +48,7 @@ def produce(bootstrap: str, topic: str, count: int, values: list[bytes], acks: s
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 256 * 1024,
             "delivery.report.only.error": True,
+            **security,
         }
     )
 
@@ -71,7 +83,14 @@ def end_offsets(bootstrap: str, topic: str, partitions: int) -> int:
         consumer.close()
 
 
-def consume(bootstrap: str, topic: str, partitions: int, count: int, isolation_level: str = "read_uncommitted") -> None:
+def consume(
+    bootstrap: str,
+    topic: str,
+    partitions: int,
+    count: int,
+    isolation_level: str = "read_uncommitted",
+    security: Mapping[str, str] = UNSECURED,
+) -> None:
     """Reads `count` records from the beginning, by an isolation level (librdkafka's default unless it is given). Raises
     RuntimeError if the records don't come in time."""
     consumer = Consumer(
@@ -84,6 +103,7 @@ def consume(bootstrap: str, topic: str, partitions: int, count: int, isolation_l
             # By default librdkafka stops fetching for a second whenever its queue has 100,000 records.
             "queued.min.messages": 2_000_000,
             "queued.max.messages.kbytes": 512 * 1024,
+            **security,
         }
     )
     consumer.assign([TopicPartition(topic, index, 0) for index in range(partitions)])

@@ -26,7 +26,7 @@ from ottla.cli.route import NoWay, Route, Straight
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
-    from ottla.security.client_settings import ClientSecurity
+    from ottla.security.preparation import PreparedSecurity
 
 T = TypeVar("T")
 
@@ -67,19 +67,25 @@ def find_bootstrap(route: Route, bootstrap: str | None, context: str | None) -> 
 
 def find_security(
     route: Route, bootstrap: str | None, context: str | None, command_config: Path | None
-) -> ClientSecurity | None:
-    """The security of the connections: from the given file, else from the file that the context names from which the
-    address comes, else there is none. Raises UsageError."""
-    if command_config is None and not bootstrap and route.bootstrap() is None:
-        known = contexts.load()
-        name = context or known.current
-        if name and (named := known.command_configs.get(name)):
-            command_config = Path(named)
-    if command_config is None:
+) -> PreparedSecurity | None:
+    """The security of the connections; None if no file says anything about it. Raises UsageError, CommandError."""
+    file = find_command_config(route, bootstrap, context, command_config)
+    if file is None:
         return None
-    from ottla.cli.sasl import read_command_config
+    from ottla.cli.security import read_command_config
 
-    return read_command_config(command_config)
+    return read_command_config(file)
+
+
+def find_command_config(
+    route: Route, bootstrap: str | None, context: str | None, command_config: Path | None
+) -> Path | None:
+    """The file with the client's properties: the given one, else that of the context from which the address comes."""
+    if command_config is not None or bootstrap or route.bootstrap() is not None:
+        return command_config
+    known = contexts.load()
+    named = known.command_configs.get(context or known.current or "")
+    return None if named is None else Path(named)
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:
@@ -114,12 +120,12 @@ class Cluster:
         bootstrap: str,
         timeout_s: float,
         route: Route | None = None,
-        security: ClientSecurity | None = None,
+        security: PreparedSecurity | None = None,
     ) -> None:
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
         self.route: Route = route or Straight()
-        self._security = security
+        self.security = security
         self._addresses = parse_bootstrap(bootstrap)
         self._admin: KafkaAdminClient | None = None
         self._reached = False
@@ -232,22 +238,22 @@ class Cluster:
                 ) from error
 
     def _security_settings(self) -> dict[str, Any]:
-        if self._security is None:
+        if self.security is None:
             return {}
-        from ottla.cli.sasl import client_settings
+        from ottla.cli.security import client_settings
 
-        return client_settings(self._security)
+        return client_settings(self.security)
 
     def _reach(self) -> None:
         reasons = []
         for host, port in self._addresses:
             reason = _refusal(self.route, host, port, min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX))
             if reason is None:
-                if self._security is not None and self._security.login is not None:
-                    from ottla.cli.sasl import try_login
+                if self.security is not None:
+                    from ottla.cli.security import try_login
 
                     timeout_s = min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX)
-                    try_login(self.route.reach(host, port, timeout_s), self._security.login, timeout_s)
+                    try_login(self.route.reach(host, port, timeout_s), self.security, timeout_s)
                 self._reached = True
                 return
             reasons.append(f"{host}:{port} ({reason})")

@@ -1,7 +1,8 @@
 """`ottla contexts`: names for clusters, kept in one TOML file in the user's configuration directory.
 
-Owns the file. A context is a name with a bootstrap address. One context is current: commands use it unless
-`--bootstrap`, OTTLA_BOOTSTRAP or `--context` names another cluster.
+Owns the file. A context is a name with a bootstrap address, and perhaps the path of a file with a client's properties,
+so that this file has no secrets itself. One context is current: commands use it unless `--bootstrap`, OTTLA_BOOTSTRAP
+or `--context` names another cluster.
 """
 
 from __future__ import annotations

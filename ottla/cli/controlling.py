@@ -18,6 +18,7 @@ from typing import Any
 
 from ottla.broker.election_counts import ElectionCounts
 from ottla.broker.exposition import CONTENT_TYPE, lines
+from ottla.broker.login.own import connect_to_brokers
 from ottla.broker.metrics import controller as metrics
 from ottla.cli.stores import ETCD, on_etcd
 from ottla.controller.quick_death import QuickDeath
@@ -29,7 +30,8 @@ from ottla.metadata.own_store import OwnStore
 from ottla.metadata.patience import Patience
 from ottla.metadata.store import ForeignStore, Store, StoreUnavailable
 from ottla.net.http import HttpServer, Request, Response
-from ottla.net.streams import Connect, connect_tcp
+from ottla.net.streams import connect_tcp
+from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -41,9 +43,7 @@ _NO_BROKERS_BELOW = -2  # the ids of processes without a broker: -2, -3, …
 class ControllerProcess:
     """A candidate for controller. Its owner calls `start`, waits for `failed` or a signal, and calls `stop`."""
 
-    def __init__(
-        self, config: BrokerConfig, store: Store, defaults: dict[str, str], connect: Connect = connect_tcp
-    ) -> None:
+    def __init__(self, config: BrokerConfig, store: Store, defaults: dict[str, str]) -> None:
         self.name = f"controller-{config.node_id}"
         self.failed = asyncio.Event()
         self.elections = ElectionCounts(lambda: self.controls)
@@ -55,6 +55,8 @@ class ControllerProcess:
         session_seconds = config.get_int("broker.session.timeout.ms") / 1000
         address = reachable_address(config)
         self._controller = Controller(store, self._follower, self.name, defaults, session_seconds, identity, address)
+        self._tls = TlsListeners(serves=False)
+        connect = connect_to_brokers(connect_tcp, self._tls, lambda: config)
         self._watch = QuickDeath(store, self._follower, identity, config.listeners.inter_broker, connect)
         self._tasks: list[asyncio.Task[None]] = []
         self._http = HttpServer(
@@ -77,7 +79,8 @@ class ControllerProcess:
         return holder is not None and holder.name == self.name
 
     async def start(self, patience: Patience) -> None:
-        """Becomes a candidate for controller. Raises ForeignStore, StoreUnavailable, GivenUp, OSError."""
+        """Becomes a candidate for controller. Raises ForeignStore, StoreUnavailable, GivenUp, InvalidTls, OSError."""
+        await self._tls.load(self._config)
         self._follower.listen(self.elections.changed)
         self._waits = await patience.answer(partial(find_cluster, self.store)) is None
         if not self._waits:
@@ -85,6 +88,8 @@ class ControllerProcess:
         await self._http.start_at(self._config.get_str("ottla.http.listener"))
         self._spawn(self._end_with_the_store())
         self._spawn(self._follow())
+        if self._tls.encrypted:
+            self._spawn(self._tls.follow_files(lambda: self._config))
 
     async def _follow(self) -> None:
         if self._waits:

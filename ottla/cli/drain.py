@@ -87,7 +87,9 @@ def _alter_list(cluster: Cluster, operation: int, brokers: list[int]) -> None:
     for host, port in parse_bootstrap(cluster.bootstrap):
         try:
             reached = cluster.route.reach(host, port, cluster.timeout_s)
-            connection = Connection(Address(*reached), CLIENT_ID, timeout_s=cluster.timeout_s)
+            connection = Connection(
+                Address(*reached), CLIENT_ID, timeout_s=cluster.timeout_s, security=cluster.security
+            )
             try:
                 answer = connection.request(api_key, connection.version(api_key, 0, newest), message)
             finally:

@@ -69,7 +69,7 @@ CommandConfigOption = Annotated[
         "--command-config",
         envvar="OTTLA_COMMAND_CONFIG",
         metavar="FILE",
-        help="Client properties for the connection (security.protocol, sasl.*), as Kafka's tools take them.",
+        help="Properties of a Kafka client that say how connections are secured; by default those of the context.",
         rich_help_panel="Shared options",
     ),
 ]

@@ -28,7 +28,6 @@ import uvloop
 from ottla.broker.allocator import keep_freed_memory
 from ottla.broker.descriptors import raise_limit
 from ottla.broker.log_format import configure_logging
-from ottla.broker.login.own import connect_to_brokers
 from ottla.broker.node import Broker
 from ottla.cli.stores import on_etcd, open_store
 from ottla.controller.decide import UNCLEAN_ELECTION
@@ -40,9 +39,9 @@ from ottla.metadata.model.value import UnsupportedFormat
 from ottla.metadata.patience import GivenUp, Patience
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreRestored, StoreUnavailable, UnknownOutcome
-from ottla.net.streams import connect_tcp
 from ottla.protocol import record_walk
 from ottla.security.listener_logins import logins_of
+from ottla.security.tls_settings import InvalidTls
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
 logger = logging.getLogger(__name__)
@@ -76,6 +75,9 @@ def main(arguments: list[str] | None = None) -> int:
     keep_freed_memory()
     try:
         return uvloop.run(_run(config, until_stdin_ends=options.until_stdin_ends))
+    except InvalidTls as error:
+        print(f"ottla broker: {error}", file=sys.stderr)
+        return 2
     except (ForeignStore, LeaseExpired, NodeIdTaken, StoreUnavailable, UnknownOutcome, UnsupportedFormat) as error:
         print(f"ottla broker: {error}", file=sys.stderr)
         return 1
@@ -172,8 +174,7 @@ async def _control(config: BrokerConfig, store: Store, stopping: asyncio.Event, 
     ForeignStore."""
     from ottla.cli.controlling import ControllerProcess
 
-    connect = connect_to_brokers(connect_tcp, lambda: config)
-    process = ControllerProcess(config, store, _defaults(config), connect)
+    process = ControllerProcess(config, store, _defaults(config))
     try:
         await process.start(patience)
         print(f"ottla controller {config.node_id} ready pid={os.getpid()}", flush=True)

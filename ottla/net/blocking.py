@@ -27,7 +27,8 @@ from ottla.protocol.sasl import SASL_AUTHENTICATE
 
 from .logging_in import RENEWED_AT, BeginLogin, login_requests
 from .names import Address
-from .streams import BlockingStream
+from .secured import Secured
+from .streams import SPEAKS_TLS, TLS_ALERT, BlockingStream
 
 RESPONSE_BYTES_MAX = 1 << 30
 _Answer = TypeVar("_Answer")
@@ -51,8 +52,9 @@ class Connection:
 
     `timeout_s` bounds the wait for the whole answer to one request. `connect_timeout_s` bounds the opening of the
     connection. `open_by` (in time.monotonic's seconds) is a deadline for the opening together with the exchange of
-    versions, because a listener may accept a connection and then stay silent. `begin_login` begins a login, for a
-    listener that asks for one; a login that the broker refuses raises LoginRefused, and isn't worth another attempt.
+    versions, because a listener may accept a connection and then stay silent. `security` encrypts the
+    connection and logs in, if the listener asks for it; a login that the broker refuses raises LoginRefused, and isn't
+    worth another attempt.
     """
 
     def __init__(
@@ -63,26 +65,26 @@ class Connection:
         timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
         open_by: float = math.inf,
-        begin_login: BeginLogin | None = None,
+        security: Secured | None = None,
     ) -> None:
         self.address = address
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._deadline = open_by
-        self._begin_login = begin_login
+        self._begin_login = None if security is None else security.begin_login
         self._renewed_at = math.inf  # the time at which the client logs in anew, before its session ends
         self._correlation_ids = itertools.count()
         self._buffer = bytearray(1 << 16)
         self._sent: deque[tuple[int, int, int]] = deque()  # (correlation id, API key, version) not yet answered
         try:
             allowed_s = min(connect_timeout_s, max(open_by - time.monotonic(), 0.001))
-            self._stream = BlockingStream(address, allowed_s)
+            self._stream = BlockingStream(address, allowed_s, None if security is None else security.tls)
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}", address) from error
         try:
             self._versions = self._ask_versions()
-            if begin_login is not None:
-                self._log_in(begin_login)
+            if self._begin_login is not None:
+                self._log_in(self._begin_login)
         except BaseException:
             self.close()
             raise
@@ -187,7 +189,10 @@ class Connection:
                 self._renewed_at = began + RENEWED_AT * done.value / 1000
 
     def _read_frame(self, deadline: float) -> memoryview:
-        size = _size.unpack(self._read_exactly(4, deadline))[0]
+        head = self._read_exactly(4, deadline)
+        if head[:2] == TLS_ALERT:
+            raise ConnectionLost(f"{self.address} {SPEAKS_TLS}", self.address)
+        size = _size.unpack(head)[0]
         if not 4 <= size <= RESPONSE_BYTES_MAX:
             message = f"{self.address} announced an answer of {size} bytes; is it a Kafka listener?"
             raise ConnectionLost(message, self.address)

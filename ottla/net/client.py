@@ -22,8 +22,8 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from .blocking import Connection, ConnectionLost
 from .error_codes import ABSENT, PASSING, Retry, check
 from .existence import TopicGone, Wanted, doubt, look_up
-from .logging_in import BeginLogin
 from .names import READ_UNCOMMITTED, Address, OffsetAndTimestamp, TopicPartition, parse_bootstrap
+from .secured import Secured
 
 LIST_OFFSETS, METADATA, CREATE_TOPICS, INIT_PRODUCER_ID = 2, 3, 19, 22
 
@@ -61,7 +61,8 @@ class Client:
 
     `api_timeout_ms` bounds each call with all its retries, `request_timeout_ms` the wait for each answer of a broker.
     If the brokers don't know a topic, they are asked `unknown_retries` times more, with pauses of
-    `unknown_interval_ms`. `begin_login` begins a login at a broker; LoginRefused is raised at once, without a retry.
+    `unknown_interval_ms`. `security` encrypts the connections and logs in at brokers; LoginRefused is raised at once,
+    without a retry.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Client:
         retry_backoff_ms: int = 100,
         unknown_retries: int = 3,
         unknown_interval_ms: int = 1000,
-        begin_login: BeginLogin | None = None,
+        security: Secured | None = None,
     ) -> None:
         self.bootstrap = parse_bootstrap(bootstrap) if isinstance(bootstrap, str) else list(bootstrap)
         self.client_id = client_id
@@ -85,7 +86,7 @@ class Client:
         self.unknown_retries = unknown_retries
         self.unknown_interval_ms = unknown_interval_ms
         self._connect_timeout_ms = connect_timeout_ms
-        self._begin_login = begin_login
+        self._security = security
         self._deadline = math.inf  # the deadline of the call that `retrying` is carrying out
         self._connections: dict[Address, Connection] = {}
         self._spares: dict[Address, Connection] = {}  # second connections to brokers whose first connection is busy
@@ -307,7 +308,7 @@ class Client:
             timeout_s=min(self.request_timeout_ms, self.api_timeout_ms) / 1000,
             connect_timeout_s=min(self._connect_timeout_ms, self.api_timeout_ms) / 1000,
             open_by=min(time.monotonic() + self._patience_s(address), self._deadline),
-            begin_login=self._begin_login,
+            security=self._security,
         )
 
     def _lost(self, error: ConnectionLost) -> None:

@@ -12,7 +12,7 @@ import struct
 from contextlib import suppress
 from typing import NamedTuple
 
-from ottla.net.streams import Connect, Stream
+from ottla.net.streams import SPEAKS_TLS, TLS_ALERT, Connect, Stream
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import request_frame, response_body
 
@@ -114,6 +114,8 @@ class Peer:
         head = bytearray(_size.size)
         await stream.read_exactly(memoryview(head))
         self._answered = True
+        if head[:2] == TLS_ALERT:
+            raise ProtocolError(f"{self} {SPEAKS_TLS}")
         (size,) = _size.unpack(head)
         if not _size.size <= size <= ANSWER_BYTES_MAX:
             raise ProtocolError(f"{self} announced an answer of {size} bytes; is it a Kafka listener?")

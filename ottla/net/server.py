@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,8 +30,10 @@ from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
 from ottla.net.channel import PlainChannel
 from ottla.net.connection import Connection, Login, Postponed
 from ottla.net.disk_threads import DiskThreads, VolumeThreads
+from ottla.net.handshakes import Handshakes
 from ottla.net.memory import BufferedMemory
 from ottla.net.pending import Part, Pending
+from ottla.net.tls import TlsChannel
 from ottla.protocol.received import Memory
 
 logger = logging.getLogger(__name__)
@@ -80,6 +83,17 @@ class Rates(Protocol):
         this time, unread."""
 
 
+class ServerTls(Protocol):
+    """TLS of a listener, as its owner sees it at the moment."""
+
+    def context(self) -> ssl.SSLContext:
+        """The context for connections that begin now."""
+
+    def principal_of(self, certificate: bytes | None) -> str:
+        """The principal of a client that has shown this certificate (DER), or none. Raises ValueError, with the reason,
+        for a certificate of nobody: its client is refused."""
+
+
 OpenSocket = Callable[[str, int, Limits], Awaitable[socket.socket]]
 
 
@@ -127,6 +141,7 @@ class Server:
         self.memory = BufferedMemory(limits.buffered_memory_bytes)
         self.busy_poll = BusyPoll(asyncio.get_running_loop().call_soon, busy_poll_seconds)
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
+        self.handshakes = Handshakes()
         self.listeners: dict[str, Listener] = {}
         self.connections_by_host: dict[str, int] = {}
         self.connection_count = 0
@@ -136,12 +151,13 @@ class Server:
         self.turns_away = False  # whether each new connection is closed immediately
         self._sweeper: asyncio.Task[None] | None = None
 
-    async def listen(self, name: str, host: str, port: int) -> Listener:
+    async def listen(self, name: str, host: str, port: int, tls: ServerTls | None = None) -> Listener:
         """Opens a listener, whose clients wait until `accept`. `host` '' means all addresses, port 0 a free port.
+        With `tls`, all of its connections are encrypted.
 
         Raises OSError.
         """
-        listener = Listener(self, name, await self._open_socket(host, port, self.limits))
+        listener = Listener(self, name, await self._open_socket(host, port, self.limits), tls)
         self.listeners[name] = listener
         return listener
 
@@ -212,6 +228,7 @@ class Server:
                 logger.exception("the check for idle and slow connections failed, and is repeated in a second")
 
     def _sweep_once(self, now: float) -> None:
+        self.handshakes.give_up_late_ones(now)
         for holder in self.memory.overdue(now):
             if isinstance(holder, Connection) and not holder.waits_for_broker:
                 holder.close("it sends a large frame, or reads a large answer, too slowly while others wait")
@@ -231,12 +248,13 @@ class Server:
 class Listener:
     """One listening socket and its connections."""
 
-    def __init__(self, server: Server, name: str, sock: socket.socket) -> None:
+    def __init__(self, server: Server, name: str, sock: socket.socket, tls: ServerTls | None = None) -> None:
         self.server = server
         self.name = name
         self.host, self.port = sock.getsockname()[:2]
         self.connections: dict[Connection, None] = {}  # in the order in which they were accepted
         self._socket = sock
+        self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._next_id = 0
         self._delayed: socket.socket | None = None  # a connection that waits because connections come too fast
@@ -327,10 +345,41 @@ class Listener:
         server.connections_by_host[host] = server.connections_by_host.get(host, 0) + 1
         server.connection_count += 1
         self._next_id += 1
-        connection = Connection(self, PlainChannel(sock), self._next_id, host)
+        if self._tls is None:
+            connection = Connection(self, PlainChannel(sock), self._next_id, host)
+            self.connections[connection] = None
+            self._begin_login(connection)
+            return
+        channel = TlsChannel(sock, server.handshakes)
+        connection = Connection(self, channel, self._next_id, host)
         self.connections[connection] = None
-        if (login := server.begin_login(connection)) is not None:
+        channel.handshake(
+            self._tls.context, partial(self._secured, connection), partial(self._handshake_failed, connection)
+        )
+
+    def _begin_login(self, connection: Connection) -> bool:
+        """Holds a connection until its login, if it has to pass one. Returns whether it has."""
+        login = self.server.begin_login(connection)
+        if login is not None:
             connection.hold_until(login)
+        return login is not None
+
+    def _secured(self, connection: Connection, channel: TlsChannel) -> None:
+        """Goes on with a connection whose handshake has succeeded. Its principal comes from its login or, without one,
+        from its certificate; as in Kafka, the certificate's name means nothing where clients log in."""
+        assert self._tls is not None
+        if self._begin_login(connection):
+            return
+        try:
+            connection.principal = self._tls.principal_of(channel.peer_certificate)
+        except ValueError as reason:
+            logger.info("listener %s refuses a client from %s: %s", self.name, connection.client_host, reason)
+            connection.close()
+
+    def _handshake_failed(self, connection: Connection, reason: str) -> None:
+        if reason:
+            logger.info("listener %s: the TLS handshake with %s failed: %s", self.name, connection.client_host, reason)
+        connection.close()
 
     def connection_closed(self, connection: Connection) -> None:
         """Removes a connection that has just been closed from all counts."""

@@ -1,7 +1,7 @@
 """Streams of bytes to other brokers, for callers that can wait.
 
-Tasks of an event loop use a `Stream`, threads a `BlockingStream`. A stream knows nothing of frames. The streams of this
-module are plain TCP.
+Tasks of an event loop use a `Stream`, threads a `BlockingStream`. A stream knows nothing of frames. The tasks' streams
+of this module are plain TCP; those of `ottla.net.tls_streams` are encrypted.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -25,6 +26,11 @@ class Stream(Protocol):
     def close(self) -> None:
         """Ends the connection immediately; may be called twice."""
 
+
+TLS_ALERT = b"\x15\x03"
+"""The first bytes of the answer of a TLS listener to a client that doesn't speak TLS."""
+
+SPEAKS_TLS = "speaks TLS, and this client doesn't: see security.protocol"
 
 Connect = Callable[[str, int], Awaitable[Stream]]
 """Opens a stream to (host, port). Raises OSError."""
@@ -60,6 +66,11 @@ async def connect_tcp(host: str, port: int) -> Stream:
     Raises OSError: a ConnectionRefusedError only if every address refuses the connection, as if no process listens.
     """
     loop = asyncio.get_running_loop()
+    return _TcpStream(loop, await connected_socket(loop, host, port))
+
+
+async def connected_socket(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    """A socket that is connected to the first address of `host` that accepts it. Raises OSError as `connect_tcp`."""
     failure: OSError | None = None
     for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         candidate = socket.socket(family, kind, protocol)
@@ -75,17 +86,23 @@ async def connect_tcp(host: str, port: int) -> Stream:
             candidate.close()
             raise
         else:
-            return _TcpStream(loop, candidate)
+            return candidate
     raise failure or OSError(f"{host} has no address")
 
 
 class BlockingStream:
     """A TCP connection on which every wait has a time-out. Not safe to share between threads."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
-        """Connects. Raises OSError."""
+    def __init__(self, address: tuple[str, int], timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
+        """Connects, and with `tls` makes the handshake, too. Raises OSError."""
         self._socket = socket.create_connection(address, timeout=timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if tls is not None:
+                self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
+        except BaseException:
+            self._socket.close()
+            raise
 
     def write(self, data: bytes, timeout_s: float) -> None:
         """Sends all of `data`. Raises OSError."""
@@ -99,6 +116,8 @@ class BlockingStream:
 
     def readable_within(self, seconds: float) -> bool:
         """Whether bytes arrive, or the connection ends, within `seconds`."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(seconds * 1000))

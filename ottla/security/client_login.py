@@ -1,7 +1,7 @@
 """The login of a client, from a mechanism and a JAAS configuration: the user's name, and how an exchange begins. Pure.
 
 Brokers (for their connections to other brokers), the command line and Spark's data source log in by it.
-`begin_login` draws what a new login needs. OAUTHBEARER takes its token from a file (`file:` in
+`ottla.security.preparation` draws what a new login needs. OAUTHBEARER takes its token from a file (`file:` in
 `sasl.oauthbearer.token.endpoint.url`), which is read at each login, or makes an unsecured one.
 """
 

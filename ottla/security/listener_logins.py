@@ -17,12 +17,11 @@ from ottla.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, InvalidJaas, p
 from ottla.security.plain import users_of
 from ottla.security.token_claims import Expected
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
+from ottla.settings.listeners import WITH_LOGIN
+from ottla.settings.secret import Secret
 from ottla.settings.setting import Value
 
-SASL_PROTOCOLS = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 _JAAS = "sasl.jaas.config"
-
-
 _HANDLER = "sasl.server.callback.handler.class"
 _OAUTH_CLASSES = "org.apache.kafka.common.security.oauthbearer."
 _SECURED = f"{_OAUTH_CLASSES}OAuthBearerValidatorCallbackHandler"
@@ -67,7 +66,7 @@ def logins_of(config: BrokerConfig) -> dict[str, ListenerLogins]:
     logins = {
         endpoint.listener: _listener(config, endpoint.listener, problems)
         for endpoint in config.listeners.opened
-        if endpoint.protocol in SASL_PROTOCOLS
+        if endpoint.protocol in WITH_LOGIN
     }
     _check_own_login(config, logins, problems)
     if problems:
@@ -82,19 +81,23 @@ def own_login(config: BrokerConfig) -> ClientLogin | None:
     if not _asks_for_login(config, listener):
         return None
     mechanism = _own_mechanism(config)
-    jaas, token_url = (
-        str(of_mechanism(config, listener, mechanism, name) or "")
-        for name in (_JAAS, "sasl.oauthbearer.token.endpoint.url")
-    )
-    return client_login(mechanism, jaas, token_url)
+    token_url = of_mechanism(config, listener, mechanism, "sasl.oauthbearer.token.endpoint.url")
+    return client_login(mechanism, _jaas(config, listener, mechanism), str(token_url or ""))
 
 
 def of_mechanism(config: BrokerConfig, listener: str, mechanism: str, name: str) -> Value:
-    """The value of a setting for a mechanism at a listener; a JAAS configuration needs both prefixes."""
+    """The value of a setting for a mechanism at a listener."""
     special = f"listener.name.{listener.lower()}.{mechanism.lower()}.{name}"
-    if special in config:
-        return config[special]
-    return None if name == _JAAS else config.for_listener(listener, name)
+    return config[special] if special in config else config.for_listener(listener, name)
+
+
+def _jaas(config: BrokerConfig, listener: str, mechanism: str) -> str:
+    """The text of the JAAS configuration, whose name needs both prefixes; empty if there is none."""
+    name = f"listener.name.{listener.lower()}.{mechanism.lower()}.{_JAAS}"
+    if name not in config:
+        return ""
+    given = config[name]
+    return given.value if isinstance(given, Secret) else ""
 
 
 def ignored_jaas(config: BrokerConfig) -> Iterator[str]:
@@ -161,7 +164,9 @@ def _oauth(config: BrokerConfig, listener: str, problems: list[str]) -> OAuthSet
         text("sasl.oauthbearer.sub.claim.name"),
         text("sasl.oauthbearer.scope.claim.name"),
     )
-    options = _oauth_options(f"listener.name.{listener.lower()}.oauthbearer.{_JAAS}", text(_JAAS), problems)
+    options = _oauth_options(
+        f"listener.name.{listener.lower()}.oauthbearer.{_JAAS}", _jaas(config, listener, OAUTHBEARER), problems
+    )
     url = text("sasl.oauthbearer.jwks.endpoint.url")
     if text(_HANDLER) != _SECURED:
         if url:
@@ -198,7 +203,7 @@ def _oauth_options(name: str, jaas: str, problems: list[str]) -> Mapping[str, st
 
 def _plain_users(config: BrokerConfig, listener: str, problems: list[str]) -> Mapping[str, bytes]:
     name = f"listener.name.{listener.lower()}.plain.{_JAAS}"
-    text = str(of_mechanism(config, listener, PLAIN, _JAAS) or "")
+    text = _jaas(config, listener, PLAIN)
     if not text:
         problems.append(f"{name}: is needed, because the listener {listener} offers PLAIN")
         return {}
@@ -237,5 +242,4 @@ def _own_mechanism(config: BrokerConfig) -> str:
 
 
 def _asks_for_login(config: BrokerConfig, listener: str) -> bool:
-    protocols = {endpoint.listener: endpoint.protocol for endpoint in config.listeners.advertised}
-    return protocols.get(listener) in SASL_PROTOCOLS
+    return config.listeners.protocol_of(listener) in WITH_LOGIN

@@ -98,6 +98,8 @@ class BrokerConfig(TypedValues):
             wrong.extend(inconsistencies(values))
         listeners, listener_problems = _listeners(values)
         wrong.extend(listener_problems)
+        if "inter.broker.listener.name" in static and "security.inter.broker.protocol" in static:
+            wrong.append("Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.")
         overrides = _connection_overrides(values, wrong)
         if wrong:
             raise InvalidConfiguration(wrong)

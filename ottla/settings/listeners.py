@@ -2,7 +2,6 @@
 
 Pure. The rules are those of Apache Kafka 4.3 (KafkaConfig.validateValues, SocketServerConfigs): names and ports are
 unique, every name has a protocol, every advertised listener is opened, and the inter-broker listener is advertised.
-So far Ottla has only the protocols PLAINTEXT and SASL_PLAINTEXT.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_SUPPORTED = ("PLAINTEXT", "SASL_PLAINTEXT")
+ENCRYPTED = frozenset({"SSL", "SASL_SSL"})
+WITH_LOGIN = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
 _ENDPOINT = re.compile(r"(?P<name>.*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<port>-?[0-9]+)")
 
 
@@ -37,6 +37,11 @@ class Listeners(NamedTuple):
     opened: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]
     inter_broker: str
+
+    def protocol_of(self, listener: str) -> str:
+        """The protocol of a listener that is opened or advertised; PLAINTEXT for any other name."""
+        endpoints = (*self.opened, *self.advertised)
+        return next((endpoint.protocol for endpoint in endpoints if endpoint.listener == listener), "PLAINTEXT")
 
 
 def parse_protocol_map(text: str) -> dict[str, str]:
@@ -86,11 +91,6 @@ def check_listeners(
     problems += [("listeners", f"uses the port {port} twice") for port in sorted(_clashing_ports(opened))]
     if not opened:
         problems.append(("listeners", "leaves no listener for clients, because all are controller listeners"))
-    for endpoint in opened:
-        if endpoint.protocol not in _SUPPORTED:
-            supported = " and ".join(_SUPPORTED)
-            reason = f"uses {endpoint.protocol} for {endpoint.listener}, but Ottla supports only {supported} so far"
-            problems.append(("listeners", reason))
     names_opened = {endpoint.listener for endpoint in opened}
     for endpoint in told:
         if endpoint.host == "0.0.0.0" and advertised is not None:

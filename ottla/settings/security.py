@@ -7,9 +7,9 @@ from ottla.settings.setting import Importance, Kind, Members, OneOf, Range, Sett
 
 _AUTHORIZATION = "there is no authorization yet"
 _JAVA = "it names Java code, which has no place in a Python process"
-_TLS = "there is no TLS yet"
 _GSSAPI = "there is no GSSAPI yet"
 _TOKEN_FILE = "a token is read from its file at each login, and not fetched from an identity provider"
+_PROTOCOL = "ssl.enabled.protocols says which versions of TLS are allowed"
 
 SETTINGS = (
     Setting(
@@ -28,95 +28,95 @@ SETTINGS = (
     Setting(
         "ssl.client.auth", Kind.STRING, "none", Importance.MEDIUM,
         "Whether clients must show a certificate.", bounds=OneOf(("required", "requested", "none")),
-        update=Update.PER_BROKER, instead=_TLS,
+        update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.principal.mapping.rules", Kind.STRING, "DEFAULT", Importance.LOW,
-        "Rules by which a certificate's distinguished name becomes a user's name.", instead=_TLS,
+        "Rules by which a certificate's distinguished name becomes a user's name.",
     ),
     Setting(
         "ssl.allow.dn.changes", Kind.BOOLEAN, "false", Importance.LOW,
-        "Allow another distinguished name when a certificate is renewed.", instead=_TLS,
+        "Allow another distinguished name when a certificate is renewed.",
     ),
     Setting(
         "ssl.allow.san.changes", Kind.BOOLEAN, "false", Importance.LOW,
-        "Allow other alternative names when a certificate is renewed.", instead=_TLS,
+        "Allow other alternative names when a certificate is renewed.",
     ),
     Setting(
         "ssl.protocol", Kind.STRING, "TLSv1.3", Importance.MEDIUM,
-        "Protocol of the TLS context.", update=Update.PER_BROKER, instead=_TLS,
+        "Protocol of the TLS context.", update=Update.PER_BROKER, instead=_PROTOCOL,
     ),
     Setting(
         "ssl.provider", Kind.STRING, None, Importance.MEDIUM,
-        "Provider of TLS.", update=Update.PER_BROKER, instead=_TLS,
+        "Provider of TLS.", update=Update.PER_BROKER, instead=_JAVA,
     ),
     Setting(
         "ssl.enabled.protocols", Kind.LIST, "TLSv1.2,TLSv1.3", Importance.MEDIUM,
-        "TLS versions that are allowed.", bounds=Members(), update=Update.PER_BROKER, instead=_TLS,
+        "TLS versions that are allowed.", bounds=Members(), update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.keystore.type", Kind.STRING, "JKS", Importance.MEDIUM,
-        "Format of the key store.", update=Update.PER_BROKER, instead=_TLS,
+        "Format of the key store.", update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.keystore.location", Kind.STRING, None, Importance.MEDIUM,
-        "File of the key store.", update=Update.PER_BROKER, instead=_TLS,
+        "File of the key store.", update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.keystore.password", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Password of the key store.", update=Update.PER_BROKER, instead=_TLS,
+        "Password of the key store.", update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.key.password", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Password of the private key.", update=Update.PER_BROKER, instead=_TLS,
+        "Password of the private key.", update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.keystore.key", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Private key as PEM text.", update=Update.PER_BROKER, instead=_TLS,
+        "Private key as PEM text.", update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.keystore.certificate.chain", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Certificate chain as PEM text.", update=Update.PER_BROKER, instead=_TLS,
+        "Certificate chain as PEM text.", update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.truststore.type", Kind.STRING, "JKS", Importance.MEDIUM,
-        "Format of the trust store.", update=Update.PER_BROKER, instead=_TLS,
+        "Format of the trust store.", update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.truststore.location", Kind.STRING, None, Importance.MEDIUM,
-        "File of the trust store.", update=Update.PER_BROKER, instead=_TLS,
+        "File of the trust store.", update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.truststore.password", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Password of the trust store.", update=Update.PER_BROKER, instead=_TLS,
+        "Password of the trust store.", update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.truststore.certificates", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Trusted certificates as PEM text.", update=Update.PER_BROKER, instead=_TLS,
+        "Trusted certificates as PEM text.", update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.keymanager.algorithm", Kind.STRING, "SunX509", Importance.MEDIUM,
-        "Algorithm of the key manager.", update=Update.PER_BROKER, instead=_TLS,
+        "Algorithm of the key manager.", update=Update.PER_BROKER, instead=_JAVA,
     ),
     Setting(
         "ssl.trustmanager.algorithm", Kind.STRING, "PKIX", Importance.MEDIUM,
-        "Algorithm of the trust manager.", update=Update.PER_BROKER, instead=_TLS,
+        "Algorithm of the trust manager.", update=Update.PER_BROKER, instead=_JAVA,
     ),
     Setting(
         "ssl.endpoint.identification.algorithm", Kind.STRING, "https", Importance.LOW,
-        "How a server's name is checked against its certificate.", update=Update.PER_BROKER, instead=_TLS,
+        "How a server's name is checked against its certificate.", update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.secure.random.implementation", Kind.STRING, None, Importance.LOW,
-        "Source of random numbers.", update=Update.PER_BROKER, instead=_TLS,
+        "Source of random numbers.", update=Update.PER_BROKER, instead=_JAVA,
     ),
     Setting(
         "ssl.cipher.suites", Kind.LIST, "", Importance.MEDIUM,
-        "Cipher suites that are allowed.", bounds=Members(), update=Update.PER_BROKER, instead=_TLS,
+        "Cipher suites that are allowed.", bounds=Members(), update=Update.PER_BROKER,
     ),
     Setting(
         "ssl.engine.factory.class", Kind.CLASS, None, Importance.LOW,
-        "Class that makes TLS engines.", update=Update.PER_BROKER, instead=_TLS,
+        "Class that makes TLS engines.", update=Update.PER_BROKER, instead=_JAVA,
     ),
     Setting(
         "sasl.mechanism.inter.broker.protocol", Kind.STRING, "GSSAPI", Importance.MEDIUM,

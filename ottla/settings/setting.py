@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum, IntEnum
 
-Value = bool | int | float | str | tuple[str, ...] | None
+from ottla.settings.secret import Secret
+
+Value = bool | int | float | str | tuple[str, ...] | Secret | None
 """The parsed value of a setting. A list is a tuple, and None means that the setting has no value."""
 
 
@@ -193,7 +195,7 @@ class Setting:
             return text.lower() == "true"
         if kind is Kind.LIST:
             return tuple(_COMMA.split(text)) if text else ()
-        return text
+        return Secret(text) if kind is Kind.PASSWORD else text
 
     @property
     def default_value(self) -> Value:

@@ -16,6 +16,8 @@ from ottla.settings.setting import Setting
 
 ENVIRONMENT_PREFIX = "OTTLA_"
 _LISTENER_PREFIX = re.compile(r"listener\.name\.([^.]+)\.(.+)")
+# Parts of misspelt names behind which a secret may stand.
+_SECRET_LIKE = re.compile(r"pass?wo?r|secret|jaas|key|certificate|truststore", re.IGNORECASE)
 # Kubernetes sets variables with the address of a Service named "ottla" (or "ottla-…") in all of its namespace's pods.
 _SERVICE_VARIABLE = re.compile(r"(.*_)?(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT_[0-9]+_(TCP|UDP|SCTP)(_.*)?)")
 
@@ -72,7 +74,8 @@ def _take(given: Given, pairs: Mapping[str, str], origin: str) -> None:
         if instead is not None:
             given.warnings.append(f"{name} has no effect{origin}: {instead}")
         else:
-            given.problems.append(f"{name}={value}{origin}: there is no such setting{_did_you_mean(name)}")
+            shown = "(hidden)" if _SECRET_LIKE.search(name) else value
+            given.problems.append(f"{name}={shown}{origin}: there is no such setting{_did_you_mean(name)}")
 
 
 def _from_environment(given: Given, environment: Mapping[str, str]) -> dict[str, str]:
@@ -97,7 +100,8 @@ def _from_environment(given: Given, environment: Mapping[str, str]) -> dict[str,
         else:
             nearest = nearest_name(variable, _BY_ENVIRONMENT_NAME, 0.85)
             if nearest is not None:
-                given.problems.append(f"{variable}={value}: there is no such setting; the nearest is {nearest}")
+                shown = "(hidden)" if _SECRET_LIKE.search(name) else value
+                given.problems.append(f"{variable}={shown}: there is no such setting; the nearest is {nearest}")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from ottla.settings.secret import Secret
 from ottla.settings.setting import Value
 
 
@@ -42,6 +43,12 @@ class TypedValues:
         value = self._values[name]
         assert value is None or isinstance(value, str), name
         return value or ""
+
+    def get_secret(self, name: str) -> str:
+        """Text of a setting that must never be shown; empty if the setting has no value."""
+        value = self._values[name]
+        assert value is None or isinstance(value, Secret), name
+        return "" if value is None else value.value
 
     def get_list(self, name: str) -> tuple[str, ...]:
         """Value of a setting that is a list; empty if the setting has no value."""

@@ -19,7 +19,7 @@ from ottla.net.client import Client, TopicMetadata
 from ottla.net.error_codes import ABSENT
 from ottla.net.existence import Wanted
 from ottla.net.names import EARLIEST, LATEST, TopicPartition
-from ottla.security.begin_login import begin_login
+from ottla.security.preparation import prepared
 
 from .java_pattern import compiled
 from .offsets import OffsetRange
@@ -36,8 +36,11 @@ class DataLoss(Exception):
 
 
 def open_client(properties: ClientProperties) -> Client:
-    """A client with these properties. The caller closes it."""
-    login = properties.security.login
+    """A client with these properties. The caller closes it. Raises InvalidTls if a key or trust store can't be used.
+
+    The stores are read anew for each client, so renewed files count in a long stream; their paths must be right on each
+    machine.
+    """
     return Client(
         properties.bootstrap,
         client_id=properties.client_id,
@@ -47,7 +50,7 @@ def open_client(properties: ClientProperties) -> Client:
         retry_backoff_ms=properties.retry_backoff_ms,
         unknown_retries=properties.unknown_retries,
         unknown_interval_ms=properties.unknown_interval_ms,
-        begin_login=None if login is None else begin_login(login),
+        security=prepared(properties.security),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 
 from ottla.net.names import READ_COMMITTED, READ_UNCOMMITTED
 from ottla.protocol.codecs import Codec
-from ottla.security.client_settings import ClientSecurity, client_security
+from ottla.security.client_settings import PROPERTIES, ClientSecurity, client_security
 
 
 def _names(text: str) -> frozenset[str]:
@@ -33,8 +33,7 @@ PRODUCER = _names(
 COMMON = _names(
     """
     bootstrap.servers client.id group.id request.timeout.ms default.api.timeout.ms retry.backoff.ms
-    socket.connection.setup.timeout.ms security.protocol sasl.mechanism sasl.jaas.config
-    sasl.oauthbearer.token.endpoint.url
+    socket.connection.setup.timeout.ms
     """
 )
 REFUSED = {
@@ -69,11 +68,8 @@ SECURITY = _names(
     sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
     sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope
     sasl.oauthbearer.scope.claim.name sasl.oauthbearer.sub.claim.name
-    security.providers ssl.cipher.suites ssl.enabled.protocols ssl.endpoint.identification.algorithm
-    ssl.engine.factory.class ssl.key.password ssl.keymanager.algorithm ssl.keystore.certificate.chain
-    ssl.keystore.key ssl.keystore.location ssl.keystore.password ssl.keystore.type ssl.protocol ssl.provider
-    ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
-    ssl.truststore.location ssl.truststore.password ssl.truststore.type
+    security.providers ssl.engine.factory.class ssl.keymanager.algorithm ssl.protocol ssl.provider
+    ssl.secure.random.implementation ssl.trustmanager.algorithm
     """
 )
 IGNORED = _names(
@@ -132,14 +128,15 @@ def client_properties(given: Mapping[str, str], side: Literal["consumer", "produ
     for name, value in given.items():
         if name in REFUSED:
             raise ValueError(f"option kafka.{name} is not supported: {REFUSED[name]}")
-        if name in COMMON or name in (CONSUMER if side == "consumer" else PRODUCER):
+        if name in COMMON or name in PROPERTIES or name in (CONSUMER if side == "consumer" else PRODUCER):
             used[name] = value.strip()
         elif name in CONSUMER or name in PRODUCER:
             warnings.append(f"option kafka.{name} has no meaning for a {side} and is ignored")
         elif name in SECURITY or name in IGNORED:
             warnings.append(f"option kafka.{name} is ignored: Ottla's client has nothing that it would change")
         else:
-            near = difflib.get_close_matches(name, [*COMMON, *CONSUMER, *PRODUCER, *SECURITY, *IGNORED], 1, 0.6)
+            known = [*COMMON, *CONSUMER, *PRODUCER, *PROPERTIES, *SECURITY, *IGNORED]
+            near = difflib.get_close_matches(name, known, 1, 0.6)
             raise ValueError(f"unknown option 'kafka.{name}'" + (f"; did you mean kafka.{near[0]}?" if near else ""))
     try:
         security = client_security(given)

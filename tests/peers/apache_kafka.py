@@ -115,9 +115,11 @@ class ApacheKafka:
         heap: str = "1G",
         options: Sequence[str] = QUICK,
         voters: Sequence[str] = (),
+        listeners: Sequence[str] = (),
         **settings: str,
     ) -> None:
-        """`voters` has the addresses of a cluster's controllers; `node_id` is the index of the node's own address."""
+        """`voters` has the addresses of a cluster's controllers; `node_id` is the index of the node's own address.
+        `listeners` are further ones, beside PLAINTEXT."""
         self.bootstrap = f"127.0.0.1:{free_port()}"
         self.data = folder / "data"
         controller = voters[int(settings["node_id"])] if voters else f"127.0.0.1:{free_port()}"
@@ -130,8 +132,8 @@ class ApacheKafka:
             "process.roles": "broker,controller",
             "node.id": "0",
             "controller.quorum.bootstrap.servers": ",".join(voters or [controller]),
-            "listeners": f"PLAINTEXT://{self.bootstrap},CONTROLLER://{controller}",
-            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "listeners": ",".join([f"PLAINTEXT://{self.bootstrap}", f"CONTROLLER://{controller}", *listeners]),
+            "advertised.listeners": ",".join([f"PLAINTEXT://{self.bootstrap}", *listeners]),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
             "log.dirs": str(self.data),

@@ -61,6 +61,11 @@ class OttlaCluster:
         """The addresses of all brokers, for clients."""
         return ",".join(broker.bootstrap for broker in self.brokers)
 
+    @property
+    def between_brokers(self) -> list[str]:
+        """The address of each broker's listener for brokers."""
+        return [for_brokers for _, for_brokers in self._addresses]
+
     # ---- roles and state
 
     def leader(self, topic: str, index: int) -> int:

@@ -21,6 +21,13 @@ SOURCE_ROOTS = (ROOT, ROOT / "broker", ROOT / "controller", ROOT / "operator")
 # The modules that the design marks as pure, by prefix of their names. Other modules may declare themselves pure.
 MUST_BE_PURE = (
     "ottla.protocol.",
+    "ottla.security.ciphers",
+    "ottla.security.der",
+    "ottla.security.distinguished_names",
+    "ottla.security.jks",
+    "ottla.security.pem",
+    "ottla.security.principal_mapping",
+    "ottla.security.tls_settings",
     "ottla.storage.",
     "ottla.metadata.model.",
     "ottla.metadata.image",
@@ -91,7 +98,7 @@ ENTRY_POINTS = re.compile(
 # and Spark use them. A broker on etcd imports grpc and aetcd later, when it connects to etcd.
 NOT_IN_A_BROKER = (
     "typer click rich numba numpy pyspark pyarrow pandas kubernetes kopf kafka aiokafka confluent_kafka hypothesis "
-    "grpc aetcd"
+    "grpc aetcd cryptography"
 ).split()
 LINES_MAX = 600
 LEFTOVER = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")

@@ -22,7 +22,7 @@ from ottla.metadata.patience import Patience
 from ottla.metadata.registration import Registration
 from ottla.metadata.renewal import Renewal
 from ottla.metadata.store import LeaseExpired, LeaseId, Store, StoreUnavailable
-from ottla.net.server import Server
+from ottla.net.server import Server, ServerTls
 from ottla.settings.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -91,10 +91,10 @@ class Membership:
         endpoint = next(iter(self._endpoints.values()))
         return f"{endpoint.host}:{endpoint.port}"
 
-    async def listen(self, server: Server) -> None:
-        """Opens the listening sockets. Raises OSError."""
+    async def listen(self, server: Server, tls: Callable[[str], ServerTls | None]) -> None:
+        """Opens the listening sockets; `tls` gives TLS of each encrypted listener. Raises OSError."""
         for endpoint in self._config().listeners.opened:
-            opened = await server.listen(endpoint.listener, endpoint.host, endpoint.port)
+            opened = await server.listen(endpoint.listener, endpoint.host, endpoint.port, tls(endpoint.listener))
             self._ports[endpoint.listener] = opened.port
 
     async def register(self, patience: Patience, stopped_epoch: int) -> None:

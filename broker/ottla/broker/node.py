@@ -79,6 +79,7 @@ from ottla.metadata.patience import Patience
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import ForeignStore, LeaseId, Store
 from ottla.net.server import Server
+from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -97,10 +98,11 @@ class Broker:
     def __init__(self, config: BrokerConfig, store: Store, machine: Machine | None = None) -> None:
         machine = machine or Machine()
         now_ms = machine.now_ms
-        connect = self.connect = connect_to_brokers(machine.connect, lambda: self.config)
         self.config = config
         self.random = machine.random
         self.id = config.node_id
+        self.tls = TlsListeners(serves=True)
+        self.connect = connect_to_brokers(machine.connect, self.tls, lambda: self.config)
         self.tasks = Tasks(self._lost)
         self.spawn = self.tasks.spawn  # the method itself, which saves a call for each request that needs a task
         self.partitions: PartitionTable = PartitionTable()
@@ -133,7 +135,7 @@ class Broker:
             lambda: self.config,
             partial(self.tasks.spawn, vital=True),
             self.upkeep.shortened,
-            connect,
+            self.connect,
         )
         self.cold_reads: ColdReads = ColdReads(machine.disk_threads)
         self.groups: GroupService = GroupService(
@@ -157,7 +159,7 @@ class Broker:
                 lambda: self.image,
                 config.listeners.inter_broker,
                 self.marker_log,
-                connect,
+                self.connect,
                 self.tasks.spawn,
             ),
             now_ms,
@@ -169,7 +171,7 @@ class Broker:
             config.listeners.inter_broker,
             lambda: self.config,
             self.transactions,
-            connect,
+            self.connect,
             self.tasks.spawn,
         )
         self.transactional_order = Order(config.get_int("ottla.buffered.memory.bytes.max"))
@@ -207,7 +209,7 @@ class Broker:
             config.listeners.inter_broker,
             self.awaited_elections,
             self.tasks.spawn,
-            connect,
+            self.connect,
         )
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
@@ -250,7 +252,7 @@ class Broker:
             self.server,
             silence_s=lambda: self.membership.silence_seconds,
             session_s=lambda: self.membership.session_seconds,
-            is_led_elsewhere=lambda: is_led_elsewhere(self.id, self.image, config.listeners.inter_broker, connect),
+            is_led_elsewhere=lambda: is_led_elsewhere(self.id, self.image, config.listeners.inter_broker, self.connect),
             is_registered=lambda: self.membership.shown,
             let_go=self.membership.let_go,
         )
@@ -292,7 +294,7 @@ class Broker:
 
     async def open(self, patience: Patience) -> None:
         """Joins the cluster, reads the metadata, opens and recovers the logs, and starts the tasks that need them.
-        Raises OSError and the errors of `Patience.answer`."""
+        Raises OSError, InvalidTls and the errors of `Patience.answer`."""
         await self.monitoring.start()
         self.follower.listen(self.dynamic_settings.changed)
         self.follower.listen(self.awaited_elections.changed)
@@ -303,6 +305,7 @@ class Broker:
             await patience.answer(partial(share_login_secret, self.store, drawn_secret(self.random)))
             self.logins.start(self.spawn)
         await patience.answer(self.follower.start)
+        await self.tls.load(self.config)
         await asyncio.to_thread(self.logs.open, cluster.id, self.id, lambda topic: self.replicas.rules_of(topic).log)
         check_logs(self.image, ((key, log.last_leader_epoch) for key, log in self.logs.logs.items()))
         self.readiness.recovered = True
@@ -321,12 +324,14 @@ class Broker:
         self.spawn(self.follower.run(), "metadata follower", vital=True)
         self.spawn(self._end_with_the_store(), "watch of the store's lineage", vital=True)
         self.spawn(keep_known(self.store, self.logs), "record of the store's lineage")
-        if self.config.get_str("delegation.token.secret.key"):
+        if self.config.get_secret("delegation.token.secret.key"):
             self.spawn(self.tokens.delete_expired(), "deletion of expired tokens")
         self.spawn(self.isr_changes.run(), "ISR changes", vital=True)
         self.spawn(self.restore_reports.run(), "reports after a restore", vital=True)
         self.spawn(self.isr_changes.watch_lag(), "lag of followers", vital=True)
         self.spawn(self.making_way.run(), "watch of the store's silence", vital=True)
+        if self.tls.encrypted:
+            self.spawn(self.tls.follow_files(lambda: self.config), "watch of the certificates' files")
         self.moves.resume()
         self.spawn(self.upkeep.run(), "upkeep of the logs")
         if self.config.get_bool("log.cleaner.enable"):
@@ -337,7 +342,7 @@ class Broker:
 
         Raises OSError, NodeIdTaken and the errors of `Patience.answer`.
         """
-        await self.membership.listen(self.server)
+        await self.membership.listen(self.server, self.tls.of)
         await self.membership.register(patience, self.logs.stopped_epoch)
         self.spawn(self.deletions.run(), "confirmation of deletions", vital=True)
 
@@ -417,6 +422,8 @@ class Broker:
         self.logins.configured(config, names)
         self.replicas.configured(config)
         self.throttling.configured(config)
+        if any("ssl." in name for name in names):
+            self.spawn(self.tls.follow(config), "other settings of TLS")
         if ADDRESSES in names:
             self.membership.advertise_anew()
 

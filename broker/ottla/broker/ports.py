@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from ottla.metadata.intents.facade import Intents
     from ottla.metadata.store import Store
     from ottla.net.server import Server
+    from ottla.security.tls_listeners import TlsListeners
     from ottla.settings.config import BrokerConfig
 
 
@@ -370,6 +371,14 @@ class WithThrottling(Protocol):
     @property
     def throttling(self) -> Throttling:
         """The part that charges requests to their clients, and has the measurements."""
+
+
+class WithTls(Protocol):
+    """TLS of the listeners."""
+
+    @property
+    def tls(self) -> TlsListeners:
+        """The certificates of all encrypted listeners."""
 
 
 class WithTopicCounters(Protocol):

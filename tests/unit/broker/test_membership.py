@@ -47,13 +47,13 @@ class Stage:
     async def register(self) -> None:
         """Opens the sockets and registers."""
 
-        async def listen(listener: str, host: str, port: int) -> Any:
+        async def listen(listener: str, host: str, port: int, tls: object) -> Any:
             return SimpleNamespace(port=4711)
 
         server: Any = SimpleNamespace(listen=listen)
         await self.follower.start()
         self.tasks.spawn(self.follower.run())
-        await self.membership.listen(server)
+        await self.membership.listen(server, lambda listener: None)
         await self.membership.register(Patience(0.0, asyncio.Event()), -1)
 
     async def written(self) -> Broker | None:

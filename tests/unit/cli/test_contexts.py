@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from ottla.cli import contexts
-from ottla.cli.connection import resolve_bootstrap
+from ottla.cli.connection import find_command_config, resolve_bootstrap
 from ottla.cli.errors import CommandError, NotFound, UsageError
+from ottla.cli.route import Straight
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +43,13 @@ def test_a_broken_file_is_named(file: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(CommandError, match=str(file)):
         contexts.load()
+
+
+def test_a_context_names_the_file_of_its_clients_properties(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("OTTLA_CONFIG_FILE", str(tmp_path / "config.toml"))
+    contexts.store(contexts.ContextFile("one", {"one": "one:1", "two": "two:2"}, {"one": "/one.properties"}))
+    assert contexts.load().command_configs == {"one": "/one.properties"}
+    assert find_command_config(Straight(), None, None, None) == Path("/one.properties")
+    assert find_command_config(Straight(), None, "two", None) is None
+    assert find_command_config(Straight(), "host:1", None, None) is None
+    assert find_command_config(Straight(), None, None, Path("/given")) == Path("/given")

@@ -93,7 +93,7 @@ def test_a_clients_properties_are_read() -> None:
     assert client_security({}) == ClientSecurity()
     assert client_security({"sasl.jaas.config": "unused"}) == ClientSecurity()
     login = ClientLogin(PLAIN, "a", "hunter2")
-    assert client_security(LOGIN) == ClientSecurity("SASL_PLAINTEXT", login)
+    assert client_security(LOGIN) == ClientSecurity("SASL_PLAINTEXT", None, login)
     token = f'{SCRAM_MODULE} required username="id" password="hmac" tokenauth=true;'
     by_token = client_security(LOGIN | {"sasl.mechanism": "SCRAM-SHA-256", "sasl.jaas.config": token}).login
     assert by_token is not None
@@ -103,7 +103,8 @@ def test_a_clients_properties_are_read() -> None:
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
-        ({"security.protocol": "TLS"}, "security.protocol is 'TLS'"),
+        ({"security.protocol": "TLS"}, "security.protocol is 'TLS': it must be one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
+        ({"security.protocol": "SASL_SSL", "ssl.keystore.password": "hunter2"}, r"ssl\.\*: SSL key store"),
         ({"sasl.mechanism": "GSSAPI"}, "sasl.jaas.config is for the mechanism GSSAPI"),
         ({"sasl.jaas.config": ""}, "sasl.jaas.config is missing"),
         ({"sasl.jaas.config": "hunter2 junk"}, "sasl.jaas.config its beginning isn't one of Kafka's login modules"),

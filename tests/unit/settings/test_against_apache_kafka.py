@@ -33,6 +33,7 @@ from ottla.metadata.model.settings import Config
 from ottla.metadata.model.topics import Ready, TopicIntent
 from ottla.metadata.store import Guard, Put
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
+from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig
 from ottla.settings.description import Source
 from tests.peers.config_exchanges import EXCHANGES, RECORDED, plain
@@ -61,6 +62,7 @@ class BrokerStandIn:
         self.id = config.node_id
         self.follower = Follower(store)
         self.intents = Intents(store, self.follower, Random(1))
+        self.tls = TlsListeners(serves=True)
         self.follower.listen(self._configured)
 
     @property

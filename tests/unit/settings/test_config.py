@@ -58,8 +58,12 @@ REFUSED = [
         ["max.connections.per.ip.overrides=host: must look like host:count,host:count"],
     ),
     (
-        "listeners=SSL://:9093",
-        ["listeners=SSL://:9093: uses SSL for SSL, but Ottla supports only PLAINTEXT and SASL_PLAINTEXT so far"],
+        "inter.broker.listener.name=PLAINTEXT\nsecurity.inter.broker.protocol=PLAINTEXT",
+        ["Only one of inter.broker.listener.name and security.inter.broker.protocol should be set."],
+    ),
+    (
+        "ssl.keystore.pasword=geheim",
+        ["ssl.keystore.pasword=(hidden): there is no such setting; the nearest is ssl.keystore.password"],
     ),
     ("listeners=PLAINTEXT", ["listeners=PLAINTEXT: 'PLAINTEXT' is not NAME://host:port"]),
     (
@@ -140,8 +144,8 @@ WARNED = [
         "num.network.threads has no effect: one event loop serves everything, so thread counts have no meaning",
     ),
     (
-        "listener.name.outside.ssl.keystore.location=/k",
-        "listener.name.outside.ssl.keystore.location has no effect: there is no TLS yet",
+        "listener.name.outside.ssl.provider=x",
+        "listener.name.outside.ssl.provider has no effect: it names Java code, which has no place in a Python process",
     ),
     (
         "listener.name.outside.sasl.kerberos.service.name=x",

@@ -15,6 +15,7 @@ READERS = (
     "ottla/metadata",
     "ottla/security",
     "ottla/net",
+    "ottla/security",
     "ottla/cli",
     "ottla/settings/config.py",
     "ottla/settings/listeners.py",

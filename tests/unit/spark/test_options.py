@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 from dataclasses import fields
 
 import pytest
@@ -125,7 +126,12 @@ def test_known_properties_without_meaning_are_ignored_with_one_warning_each() ->
         ({**BASE, "subscribe": "t", "startingOffsetsByTimestampStrategy": "x"}, "must be error or latest"),
         ({**BASE, "subscribe": "t", "kafka.auto.offset.reset": "latest"}, "startingOffsets says where a query starts"),
         ({**BASE, "subscribe": "t", "kafka.enable.auto.commit": "true"}, "Spark's checkpoint"),
-        ({**BASE, "subscribe": "t", "kafka.security.protocol": "SSL"}, "only PLAINTEXT"),
+        ({**BASE, "subscribe": "t", "kafka.security.protocol": "TLS"}, "must be one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
+        ({**BASE, "subscribe": "t", "kafka.security.protocol": "SASL_SSL"}, "kafka.sasl.jaas.config is missing"),
+        (
+            {**BASE, "subscribe": "t", "kafka.security.protocol": "SSL", "kafka.ssl.truststore.password": "geheim"},
+            "kafka.ssl.*: SSL trust store is not specified, but trust store password is specified.",
+        ),
         ({**BASE, "subscribe": "t", "isolation.level": "dirty"}, "must be read_committed or read_uncommitted"),
     ],
 )
@@ -205,3 +211,22 @@ def test_a_table_without_its_options_says_where_they_belong() -> None:
 def test_a_pattern_that_cannot_be_translated_is_refused_with_the_reason(pattern: str, why: str) -> None:
     with pytest.raises(OptionError, match=f"is no regular expression: .*{why}"):
         read_options({**BASE, "subscribePattern": pattern}, streaming=False)
+
+
+def test_encrypted_connections_have_sparks_names() -> None:
+    secured = {
+        **BASE,
+        "subscribe": "t",
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.location": "/t.p12",
+        "kafka.ssl.truststore.password": "geheim",
+        "kafka.ssl.endpoint.identification.algorithm": "",
+    }
+    options = read_options(secured, streaming=False)
+    tls = pickle.loads(pickle.dumps(options)).properties.security.tls
+    assert tls.truststore_location == "/t.p12"
+    assert tls.truststore_password.value == "geheim"
+    assert not tls.endpoint_identification
+    assert "geheim" not in repr(options)
+    assert not options.warnings
+    assert read_options({**BASE, "subscribe": "t"}, streaming=False).properties.security.tls is None

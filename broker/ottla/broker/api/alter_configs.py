@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from ottla.broker.api.config_resources import alter, answer_each
 from ottla.broker.api.declaration import Api
-from ottla.broker.ports import WithConfig, WithId, WithImage, WithIntents
+from ottla.broker.ports import WithConfig, WithId, WithImage, WithIntents, WithTls
 from ottla.broker.request import Request
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.alteration import Edit, Operation, altered
@@ -23,7 +23,7 @@ API = Api(
 )
 
 
-class Parts(WithConfig, WithId, WithImage, WithIntents, Protocol): ...
+class Parts(WithConfig, WithId, WithImage, WithIntents, WithTls, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:

@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
-from ottla.broker.ports import WithId, WithImage, WithIntents
+from ottla.broker.ports import WithConfig, WithId, WithImage, WithIntents, WithTls
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.security.tls_listeners import Prepared
+from ottla.security.tls_settings import InvalidTls
 from ottla.settings.alteration import Resource
 
 Edit = Callable[[Resource, Mapping[str, str]], dict[str, str]]
@@ -73,7 +75,7 @@ async def answer_each(resources: Sequence[Any], change: Change) -> list[dict[str
     return responses
 
 
-class Parts(WithId, WithImage, WithIntents, Protocol): ...
+class Parts(WithConfig, WithId, WithImage, WithIntents, WithTls, Protocol): ...
 
 
 async def alter(broker: Parts, resource_type: int, name: str, edit: Edit, validate_only: bool) -> None:
@@ -81,10 +83,23 @@ async def alter(broker: Parts, resource_type: int, name: str, edit: Edit, valida
     Raises KafkaError."""
     resource = _named(broker, resource_type, name)
     present = broker.image.config(resource.type, resource.name)
-    if validate_only:
-        edit(resource, present)
-    else:
+    wanted = edit(resource, present)
+    certificates = await _certificates(broker, wanted) if resource == ("broker", str(broker.id)) else {}
+    if not validate_only:
         await broker.intents.alter_config(ConfigResource(*resource), lambda now: edit(resource, now))
+        broker.tls.install(certificates)
+
+
+async def _certificates(broker: Parts, wanted: Mapping[str, str]) -> Prepared:
+    """The certificates that this broker's settings `wanted` put in force. A file is read anew even if its path is the
+    same. Raises KafkaError(invalid_request) for certificates that can't be used."""
+    if not any("ssl." in name for name in (*wanted, *broker.config.dynamic_broker)):
+        return {}
+    config, _ = broker.config.with_dynamic(wanted, broker.config.dynamic_default)
+    try:
+        return await broker.tls.prepare(config)
+    except InvalidTls as error:
+        raise KafkaError(ErrorCode.invalid_request, str(error)) from None
 
 
 def _named(broker: Parts, resource_type: int, name: str) -> Resource:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from ottla.broker.api.config_resources import ConfigResourceType, alter, answer_each, check_broker_name
 from ottla.broker.api.declaration import Api
 from ottla.broker.log_levels import check_log_level, set_log_level
-from ottla.broker.ports import WithConfig, WithId, WithImage, WithIntents
+from ottla.broker.ports import WithConfig, WithId, WithImage, WithIntents, WithTls
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
@@ -26,7 +26,7 @@ API = Api(
 )
 
 
-class Parts(WithConfig, WithId, WithImage, WithIntents, Protocol): ...
+class Parts(WithConfig, WithId, WithImage, WithIntents, WithTls, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:

@@ -119,6 +119,7 @@ class Ports(
     ports.WithProducerIds,
     ports.WithReplication,
     ports.WithTasks,
+    ports.WithTls,
     ports.WithTokens,
     ports.WithTransactions,
     ports.WithVerifier,

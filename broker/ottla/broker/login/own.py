@@ -1,7 +1,7 @@
-"""The broker's own login at other brokers, over the inter-broker listener.
+"""Connections to other brokers, over the inter-broker listener: encrypted, and logged in, if that listener asks for it.
 
-The settings are read at each connection, so a changed password is used by the next one. Fetchers, links to other
-brokers, senders of markers and the controller's watch connect in this way.
+The settings and certificates are read at each connection, so a changed password is used by the next one. Fetchers,
+links to other brokers, senders of markers and the controller's watch connect in this way.
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ from collections.abc import Callable
 
 from ottla.net.logging_in import BeginLogin, LoginFailed, logged_in
 from ottla.net.streams import Connect
-from ottla.security.begin_login import begin_login
+from ottla.net.tls_streams import connect_tls
 from ottla.security.jaas import InvalidJaas
 from ottla.security.listener_logins import own_login
+from ottla.security.preparation import begin_login
+from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig
+from ottla.settings.listeners import ENCRYPTED
 
 
-def connect_to_brokers(connect: Connect, config: Callable[[], BrokerConfig]) -> Connect:
-    """A `Connect` for the inter-broker listener: its streams have logged in, if the listener asks for it."""
+def connect_to_brokers(connect: Connect, tls: TlsListeners, config: Callable[[], BrokerConfig]) -> Connect:
+    """A `Connect` for the inter-broker listener. `connect` opens plain streams, for a listener that isn't encrypted."""
+    listeners = config().listeners
+    if listeners.protocol_of(listeners.inter_broker) in ENCRYPTED:
+        connect = connect_tls(tls.client_context)
 
     def begin() -> BeginLogin | None:
         try:

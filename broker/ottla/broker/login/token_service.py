@@ -52,7 +52,7 @@ class TokenService:
         """The settings of tokens, as they are now."""
         config = self._config()
         return TokenSettings(
-            config.get_str("delegation.token.secret.key"),
+            config.get_secret("delegation.token.secret.key"),
             config.get_int("delegation.token.max.lifetime.ms"),
             config.get_int("delegation.token.expiry.time.ms"),
         )

@@ -31,9 +31,9 @@ from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frames import request_frame, response_body, response_frame
 from ottla.protocol.messages import read_response, write_request
 from ottla.protocol.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, LoggedIn, NotYet
-from ottla.security.begin_login import begin_login
 from ottla.security.client_login import ClientLogin
 from ottla.security.plain import PlainClient
+from ottla.security.preparation import begin_login
 from ottla.security.scram import ScramClient, credential_of, salted_password
 from ottla.settings.config import BrokerConfig
 from tests.unit.waiting import until
