@@ -299,14 +299,16 @@ def test_the_command_line(house: House, tmp_path: Path) -> None:
         return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)
 
     address = house.addresses["LOCKED"]
-    made = ottla("topics", "create", "by-command", "-b", address, "--command-config", str(properties))
+    made = ottla(
+        "topics", "create", "by-command", "--if-not-exists", "-b", address, "--command-config", str(properties)
+    )
     assert made.returncode == 0, made.stderr
     assert ottla("contexts", "add", "locked", address, "--command-config", str(properties)).returncode == 0
     listed = ottla("topics", "list", "--json")
     assert "by-command" in {topic["name"] for topic in json.loads(listed.stdout)}, listed.stderr
     plain = ottla("topics", "list", "-b", address, "--timeout", "3")
     assert plain.returncode != 0
-    assert "encrypted listener" in plain.stderr
+    assert "a listener that needs --command-config" in plain.stderr
 
 
 def test_sparks_client(house: House) -> None:
