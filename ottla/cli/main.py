@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ottla.cli import (
+    acls,
     adopt,
     balance,
     broker,
@@ -66,6 +67,7 @@ app.add_typer(topics.app, name="topics", rich_help_panel=_CLUSTER)
 app.add_typer(groups.app, name="groups", rich_help_panel=_CLUSTER)
 app.add_typer(transactions.app, name="transactions", rich_help_panel=_CLUSTER)
 app.add_typer(configs.app, name="configs", rich_help_panel=_CLUSTER)
+app.add_typer(acls.app, name="acls", rich_help_panel=_CLUSTER)
 app.command("offsets", rich_help_panel=_CLUSTER)(offsets.offsets)
 app.command("delete-records", rich_help_panel=_CLUSTER)(offsets.delete_records)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=_CLUSTER)

@@ -103,6 +103,21 @@ class AppliedRevisions:
         self.went_ahead_count += bool(behind)
         return behind
 
+    async def everywhere_by(self, deadline: float) -> frozenset[int]:
+        """Waits until all registered brokers have applied the revision of the image, also brokers that are stragglers,
+        and brokers that register meanwhile. The wait lasts until `deadline`, a time of the event loop. Returns the ids
+        of the brokers that may not have applied the revision by then.
+
+        A change of clients' rights waits in this way: its administrator has to know whether it is in force. A broker
+        that died holds the wait up until its registration ends."""
+        revision, loop = self._image().revision, asyncio.get_running_loop()
+        while behind := [other for other in self._others.values() if other.applied < revision]:
+            waits = [other.until_applied(revision) for other in behind]
+            _, pending = await asyncio.wait(waits, timeout=max(0.0, deadline - loop.time()))
+            if pending:
+                return frozenset(other.id for other in behind if other.applied < revision and not other.ended)
+        return frozenset()
+
     @property
     def straggler_count(self) -> int:
         """How many live brokers are stragglers, for which no answer waits at present."""
@@ -134,6 +149,7 @@ class _Other:
         self._elections = elections
         self._wanted = 0  # the newest revision that this broker was asked for
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._unconditional: list[tuple[int, asyncio.Future[None]]] = []  # the waits of `until_applied`
 
     def wait_for(self, revision: int) -> asyncio.Future[None] | None:
         """Asks the broker for a revision. The future is done when the broker has applied the revision, or has become a
@@ -147,6 +163,15 @@ class _Other:
         self._waiting.append((revision, wait))
         if self._late:
             loop.call_later(TRUST_S, self.was_late, revision, wait, TRUST_S)
+        return wait
+
+    def until_applied(self, revision: int) -> asyncio.Future[None]:
+        """Asks the broker for a revision. The future is done when the broker has applied the revision, or its
+        registration has ended, and not when the broker becomes a straggler."""
+        self._wanted = max(self._wanted, revision)
+        self.link.want(revision)
+        wait: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unconditional.append((revision, wait))
         return wait
 
     def look_after(self, revision: int) -> None:
@@ -176,6 +201,7 @@ class _Other:
         """Ends all waits and the link, because the registration is gone."""
         self.ended = True
         self._release(self._wanted)
+        self._unconditional = _without(self._unconditional, self._wanted)
         if self.task is not None:
             self.task.cancel()
 
@@ -185,6 +211,7 @@ class _Other:
         """Called when the broker has said which revision it has applied; see `broker_link.Told`."""
         self.applied = max(self.applied, applied)
         self._release(self.applied)
+        self._unconditional = _without(self._unconditional, self.applied)
         if applied >= wanted and seconds <= WAIT_S:
             self._late = 0
             self._caught_up()
@@ -217,7 +244,12 @@ class _Other:
 
     def _release(self, revision: int) -> None:
         """Ends the waits for `revision` and for older revisions."""
-        for wanted, wait in self._waiting:
-            if wanted <= revision and not wait.done():
-                wait.set_result(None)
-        self._waiting = [(wanted, wait) for wanted, wait in self._waiting if not wait.done()]
+        self._waiting = _without(self._waiting, revision)
+
+
+def _without(waits: list[tuple[int, asyncio.Future[None]]], revision: int) -> list[tuple[int, asyncio.Future[None]]]:
+    """Ends the waits for `revision` and for older revisions. Returns the other ones."""
+    for wanted, wait in waits:
+        if wanted <= revision and not wait.done():
+            wait.set_result(None)
+    return [(wanted, wait) for wanted, wait in waits if not wait.done()]
