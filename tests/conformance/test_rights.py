@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from ottla.broker.api.registry import ROUTES
+from ottla.protocol.rights import AclOperation
 from tests.peers.apache_kafka import ApacheKafka, tool
 from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.ottla_cluster import ottla_cluster
 from tests.peers.rights_matrix import (
     ADMINISTRATORS,
     AUTHORIZER,
@@ -20,6 +22,9 @@ from tests.peers.rights_matrix import (
     TOPICS,
     UNKNOWN_ID,
     Subject,
+    acl,
+    creation_of,
+    filter_of,
     requests,
 )
 
@@ -159,3 +164,18 @@ def test_every_api_refuses_a_client_without_rights(ours: Subject) -> None:
     for label in silent - {"DescribeCluster"}:
         assert not any(value for name, value in outcomes[label].items() if isinstance(value, list)), label
     assert set().union(*(codes(outcome) for outcome in outcomes.values())) == REFUSALS | {100}
+
+
+def test_a_change_is_in_force_on_every_broker_when_it_is_answered(tmp_path: Path) -> None:
+    """Three brokers, which are super users, since they connect to each other without a login. An ACL that one broker
+    creates or deletes is known to the others at once."""
+    one = acl(AclOperation.READ, name="orders")
+    with ottla_cluster(tmp_path, 3, **SETTINGS) as brokers:
+        subjects = [Subject(broker.bootstrap) for broker in brokers.brokers]
+        for number in range(12):
+            here, *others = subjects[number % 3 :] + subjects[: number % 3]
+            with here.administrator() as wire:
+                assert not wire.call(30, 3, {"creations": [creation_of(one)]}).results[0].error_code
+                assert all(each.acls() == {one} for each in others)
+                assert not wire.call(31, 3, {"filters": [filter_of(one)]}).filter_results[0].error_code
+                assert all(each.acls() == set() for each in others)

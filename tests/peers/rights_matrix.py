@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from uuid import UUID
@@ -464,35 +464,39 @@ class Subject:
     def create(self, bindings: Sequence[AclBinding]) -> None:
         """Creates ACLs, and waits until the broker has them."""
         with self.administrator() as wire:
-            answer = wire.call(30, 3, {"creations": [_creation(binding) for binding in bindings]})
+            answer = wire.call(30, 3, {"creations": [creation_of(binding) for binding in bindings]})
             assert all(result.error_code == 0 for result in answer.results), answer
-            self._wait(wire, lambda found: set(bindings) <= found)
+        self._wait(lambda found: set(bindings) <= found)
 
     def delete(self, bindings: Sequence[AclBinding]) -> None:
         """Deletes ACLs, and waits until the broker no longer has them."""
         with self.administrator() as wire:
-            answer = wire.call(31, 3, {"filters": [_filter(binding) for binding in bindings]})
+            answer = wire.call(31, 3, {"filters": [filter_of(binding) for binding in bindings]})
             assert all(result.error_code == 0 for result in answer.filter_results), answer
-            self._wait(wire, lambda found: not set(bindings) & found)
+        self._wait(lambda found: not set(bindings) & found)
 
-    def _wait(self, wire: Wire, holds: Any) -> None:
+    def acls(self) -> set[AclBinding]:
+        """The ACLs that the broker knows."""
+        with self.administrator() as wire:
+            answer = wire.call(29, 3, _EVERY_ACL)
+        return {
+            AclBinding(
+                ResourceType(resource.resource_type),
+                PatternType(resource.pattern_type),
+                resource.resource_name,
+                entry.principal,
+                entry.host,
+                AclOperation(entry.operation),
+                Permission(entry.permission_type),
+            )
+            for resource in answer.resources
+            for entry in resource.acls
+        }
+
+    def _wait(self, holds: Callable[[set[AclBinding]], bool]) -> None:
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:
-            answer = wire.call(29, 3, _EVERY_ACL)
-            found = {
-                AclBinding(
-                    ResourceType(resource.resource_type),
-                    PatternType(resource.pattern_type),
-                    resource.resource_name,
-                    entry.principal,
-                    entry.host,
-                    AclOperation(entry.operation),
-                    Permission(entry.permission_type),
-                )
-                for resource in answer.resources
-                for entry in resource.acls
-            }
-            if holds(found):
+            if holds(self.acls()):
                 return
             time.sleep(0.02)
         raise TimeoutError("the ACLs are not in force")
@@ -579,7 +583,8 @@ ADMINISTRATORS = [
 ]
 
 
-def _creation(binding: AclBinding) -> dict[str, Any]:
+def creation_of(binding: AclBinding) -> dict[str, Any]:
+    """The ACL in a CreateAcls request."""
     return {
         "resource_type": binding.resource_type,
         "resource_name": binding.name,
@@ -591,7 +596,8 @@ def _creation(binding: AclBinding) -> dict[str, Any]:
     }
 
 
-def _filter(binding: AclBinding) -> dict[str, Any]:
+def filter_of(binding: AclBinding) -> dict[str, Any]:
+    """The filter in a DeleteAcls request that chooses this ACL alone."""
     return {
         "resource_type_filter": binding.resource_type,
         "resource_name_filter": binding.name,
