@@ -165,6 +165,11 @@ _SENTENCES: dict[int, _Sentence] = {
     51: _Sentence("the last transaction of {0} is still being ended", "Try again in a moment."),
     52: _Sentence("a newer coordinator has written to {0}", "`ottla transactions producers` shows the present state."),
     53: _Sentence("not allowed to use {0}", "Ask for the right, or use another principal."),
+    54: _Sentence(
+        "{0}: the brokers have no authorizer, so every client may do everything",
+        "Set authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer, and super.users, in the "
+        "settings of all brokers.",
+    ),
     56: _Sentence("the log directory of {0} has failed", "`ottla log-dirs` shows the failed directory."),
     57: _Sentence("the broker has no such log directory for {0}"),
     60: _Sentence("the partitions of {0} are being reassigned", "Try again when the reassignment is done."),

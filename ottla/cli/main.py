@@ -16,6 +16,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from ottla.cli import (
+    acls,
     adopt,
     balance,
     broker,
@@ -68,6 +69,7 @@ app.add_typer(topics.app, name="topics", rich_help_panel=_CLUSTER)
 app.add_typer(groups.app, name="groups", rich_help_panel=_CLUSTER)
 app.add_typer(transactions.app, name="transactions", rich_help_panel=_CLUSTER)
 app.add_typer(configs.app, name="configs", rich_help_panel=_CLUSTER)
+app.add_typer(acls.app, name="acls", rich_help_panel=_CLUSTER)
 app.add_typer(quotas.app, name="quotas", rich_help_panel=_CLUSTER)
 app.add_typer(users.app, name="users", rich_help_panel=_CLUSTER)
 app.command("offsets", rich_help_panel=_CLUSTER)(offsets.offsets)

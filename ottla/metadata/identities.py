@@ -13,6 +13,8 @@ from typing import Generic, NamedTuple, ParamSpec, TypeVar
 from urllib.parse import quote, unquote
 from uuid import UUID
 
+from ottla.protocol.acls import AclBinding, PatternType, Permission
+from ottla.protocol.rights import AclOperation, ResourceType
 from ottla.uuids import uuid_from_text, uuid_text
 
 P = ParamSpec("P")
@@ -124,6 +126,25 @@ def _decoded(text: str) -> str | None:
     return None if text == _DEFAULT else unquote(text)
 
 
+def _acl_text(binding: AclBinding) -> str:
+    kind, pattern, name, principal, host, operation, permission = binding
+    first, last = f"{kind.name}/{pattern.name}".lower(), f"{operation.name}/{permission.name}".lower()
+    return f"{first}/{_encoded(name)}/{_encoded(principal)}/{_encoded(host)}/{last}"
+
+
+def _acl(key: str) -> AclBinding:
+    _, kind, pattern, name, principal, host, operation, permission = key.split("/")
+    return AclBinding(
+        ResourceType[kind.upper()],
+        PatternType[pattern.upper()],
+        unquote(name),
+        unquote(principal),
+        unquote(host),
+        AclOperation[operation.upper()],
+        Permission[permission.upper()],
+    )
+
+
 BY_NUMBER = Identity(_number_text, _number)  # a broker's id
 BY_PADDED_NUMBER = Identity(_padded_text, _number)  # eight digits, so that the keys' order is that of the numbers
 BY_NAME = Identity(_name_text, _behind_kind)
@@ -132,4 +153,5 @@ BY_PARTITION = Identity(_partition_text, _partition_id)  # (topic id, index)
 BY_PART = Identity(_part_text, _part)  # (broker id, number of the part)
 BY_RESOURCE = Identity(_resource_text, _resource)
 BY_ENTITY = Identity(_entity_text, _entity)
+BY_ACL = Identity(_acl_text, _acl)
 BY_CREDENTIAL = Identity(_credential_text, _credential)  # (user, mechanism)

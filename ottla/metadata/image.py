@@ -22,9 +22,12 @@ from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
+from ottla.protocol.acls import AclBinding
+
 from . import keys
 from .identities import ConfigResource, QuotaEntity
 from .keys import KINDS, Kind, MappedKind, SingleKind, kind_of
+from .model.acls import Acl
 from .model.brokers import Broker, ControllerHolder
 from .model.cluster import Cluster, LineageRow, ProducerIds
 from .model.partitions import Election, Partition, Reassignment
@@ -79,6 +82,7 @@ class Changed:
     reassignments: frozenset[tuple[UUID, int]] = frozenset()
     reports: frozenset[tuple[int, int]] = frozenset()
     lineage: frozenset[int] = frozenset()
+    acls: frozenset[AclBinding] = frozenset()
     scram: frozenset[tuple[str, str]] = frozenset()
     tokens: frozenset[str] = frozenset()
     login_secret: bool = False
@@ -115,6 +119,7 @@ class Image:
     reassignments: PersistentMap[tuple[UUID, int], Reassignment] = field(default_factory=PersistentMap)
     reports: Mapping[tuple[int, int], Report] = field(default_factory=dict)  # by (broker id, part)
     lineage: PersistentMap[int, LineageRow] = field(default_factory=PersistentMap)  # by the row's number
+    acls: PersistentMap[AclBinding, Acl] = field(default_factory=PersistentMap)
     scram: PersistentMap[tuple[str, str], ScramKeys] = field(default_factory=PersistentMap)  # by (user, mechanism)
     tokens: PersistentMap[str, Token] = field(default_factory=PersistentMap)  # delegation tokens, by id
     login_secret: LoginSecret | None = None

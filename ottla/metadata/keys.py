@@ -16,6 +16,7 @@ import enum
 from typing import Generic, ParamSpec, TypeVar
 
 from .identities import (
+    BY_ACL,
     BY_CREDENTIAL,
     BY_ENTITY,
     BY_NAME,
@@ -27,6 +28,7 @@ from .identities import (
     BY_TOPIC_ID,
     Identity,
 )
+from .model.acls import Acl
 from .model.brokers import Broker, ControllerHolder
 from .model.cluster import Cluster, LineageRow, LineageWord, ProducerIds
 from .model.partitions import Election, Partition, Reassignment
@@ -108,6 +110,7 @@ tombstone = MappedKind("tombstones", BY_TOPIC_ID, Tombstone, "tombstones")
 config = MappedKind("configs", BY_RESOURCE, Config, "configs")
 quota = MappedKind("quotas", BY_ENTITY, Quota, "quotas")
 feature = MappedKind("features", BY_NAME, Feature, "features")
+acl = MappedKind("acls", BY_ACL, Acl, "acls")
 election = MappedKind("elections", BY_PARTITION, Election, "elections", Kept.DROPPED)
 reassignment = MappedKind("reassignments", BY_PARTITION, Reassignment, "reassignments", Kept.DROPPED)
 producer_ids = SingleKind("producer-ids", ProducerIds, "producer_ids")

@@ -1,8 +1,7 @@
 """Kafka's rights: each is for one operation on the resources of one type. Pure.
 
-Names and numbers are those of Kafka's `AclOperation` and `ResourceType`, as far as the served APIs need them. The
-operations of each type are those of Kafka's `AclEntry.supportedOperations`. Answers to clients name these operations as
-authorized operations, too.
+Names and numbers are those of Kafka's `AclOperation` and `ResourceType`. The operations of each type are those of
+Kafka's `AclEntry.supportedOperations`. Answers to clients name these operations as authorized operations, too.
 """
 
 from __future__ import annotations
@@ -10,10 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+CLUSTER_NAME = "kafka-cluster"
+"""The name of the only resource of type CLUSTER."""
+
 
 class AclOperation(IntEnum):
-    """The operations for which a client needs rights."""
+    """The operations for which a client needs rights. ALL means every operation; no request asks for ALL, but an ACL
+    may grant or deny it."""
 
+    ALL = 2
     READ = 3
     WRITE = 4
     CREATE = 5
@@ -24,6 +28,9 @@ class AclOperation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    CREATE_TOKENS = 13
+    DESCRIBE_TOKENS = 14
+    TWO_PHASE_COMMIT = 15
 
 
 class ResourceType(IntEnum):
@@ -33,6 +40,8 @@ class ResourceType(IntEnum):
     GROUP = 3
     CLUSTER = 4
     TRANSACTIONAL_ID = 5
+    DELEGATION_TOKEN = 6
+    USER = 7
 
 
 _SUPPORTED = {
@@ -69,6 +78,8 @@ _SUPPORTED = {
         }
     ),
     ResourceType.TRANSACTIONAL_ID: frozenset({AclOperation.WRITE, AclOperation.DESCRIBE}),
+    ResourceType.DELEGATION_TOKEN: frozenset({AclOperation.DESCRIBE}),
+    ResourceType.USER: frozenset({AclOperation.CREATE_TOKENS, AclOperation.DESCRIBE_TOKENS}),
 }
 
 

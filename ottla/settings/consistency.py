@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 
 from ottla.settings.setting import Value
 
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
 _ORDERED = (
     ("group.min.session.timeout.ms", "group.max.session.timeout.ms"),
     ("group.consumer.min.session.timeout.ms", "group.consumer.session.timeout.ms"),
@@ -67,10 +69,26 @@ def inconsistencies(values: Mapping[str, Value]) -> Iterator[str]:
     if values["offsets.topic.compression.codec"] not in range(5):
         yield f"offsets.topic.compression.codec={values['offsets.topic.compression.codec']}: must be between 0 and 4"
     yield from _etcd(values)
+    yield from _authorizer(values)
     rebalance_protocols = values["group.coordinator.rebalance.protocols"]
     assert isinstance(rebalance_protocols, tuple)
     if "classic" not in rebalance_protocols:
         yield f"group.coordinator.rebalance.protocols={','.join(rebalance_protocols)}: must include classic"
+
+
+def principals(super_users: str) -> list[str]:
+    """The principals in a value of `super.users`."""
+    return [principal for part in super_users.split(";") if (principal := part.strip())]
+
+
+def _authorizer(values: Mapping[str, Value]) -> Iterator[str]:
+    name, super_users = values["authorizer.class.name"], values["super.users"]
+    if name not in ("", STANDARD_AUTHORIZER):
+        yield f"authorizer.class.name={name}: must be empty, or {STANDARD_AUTHORIZER}, Ottla's only authorizer"
+    assert isinstance(super_users, str)
+    for principal in principals(super_users):
+        if ":" not in principal:
+            yield f"super.users={super_users}: {principal} must have its type before a colon, as in User:{principal}"
 
 
 def _etcd(values: Mapping[str, Value]) -> Iterator[str]:

@@ -27,6 +27,8 @@ _DYNAMIC_ONLY = frozenset(
         "replica.alter.log.dirs.io.max.bytes.per.second",
     }
 )
+# These settings belong to Kafka's StandardAuthorizer, which is a plug-in, and not to its brokers.
+_OF_THE_AUTHORIZER = frozenset({"super.users", "allow.everyone.if.no.acl.found"})
 # Kafka's clients don't expect Ottla's own topic settings, so a topic's description has them only if they are set.
 _ONLY_WHERE_GIVEN = frozenset(setting.name for setting in TOPIC_SETTINGS)
 
@@ -48,10 +50,11 @@ class Source(IntEnum):
 
 
 def describe_broker(config: BrokerConfig) -> Iterator[Description]:
-    """Every setting of a broker. Internal settings, dynamic-only settings and the settings of one listener are included
-    only if they are set."""
+    """Every setting of a broker. Some are included only if they are set: internal and dynamic-only settings, those of
+    the authorizer, and those of one listener."""
     given = {**config.static, **config.dynamic_default, **config.dynamic_broker}
-    hidden = {name for name, setting in BROKER.items() if setting.internal or name in _DYNAMIC_ONLY}
+    unlisted = _DYNAMIC_ONLY | _OF_THE_AUTHORIZER
+    hidden = {name for name, setting in BROKER.items() if setting.internal or name in unlisted}
     names = [name for name in BROKER if name not in hidden or name in given]
     for name in [*names, *(name for name in given if name not in BROKER)]:
         setting = known_setting(name)

@@ -51,7 +51,6 @@ RETIRED: dict[str, str] = {
             "password.encoder.keyfactory.algorithm", "password.encoder.cipher.algorithm",
             "password.encoder.key.length", "password.encoder.iterations",
         ),
-        "there is no authorization yet": ("super.users", "allow.everyone.if.no.acl.found"),
         "there are no delegation tokens yet": ("delegation.token.master.key",),
         "replicas leave the ISR by time alone: set replica.lag.time.max.ms": ("replica.lag.max.messages",),
         "metrics are served to Prometheus on ottla.http.listener": (

@@ -5,7 +5,6 @@ Pure: one row per setting. Names, types, defaults, bounds and update modes are t
 
 from ottla.settings.setting import Importance, Kind, Members, OneOf, Range, Setting, Update
 
-_AUTHORIZATION = "there is no authorization yet"
 _JAVA = "it names Java code, which has no place in a Python process"
 _GSSAPI = "there is no GSSAPI yet"
 _TOKEN_FILE = "a token is read from its file at each login, and not fetched from an identity provider"
@@ -14,7 +13,17 @@ _PROTOCOL = "ssl.enabled.protocols says which versions of TLS are allowed"
 SETTINGS = (
     Setting(
         "authorizer.class.name", Kind.STRING, "", Importance.LOW,
-        "Class that decides who may do what.", instead=_AUTHORIZATION,
+        "Authorizer that decides who may do what: org.apache.kafka.metadata.authorizer.StandardAuthorizer, which "
+        "decides by ACLs. If it is empty, every client may do everything.",
+    ),
+    Setting(
+        "super.users", Kind.STRING, "", Importance.MEDIUM,
+        "Users who may do everything, whatever the ACLs say, as in User:admin;User:broker. With an authorizer, the "
+        "user as which brokers connect to each other must be among them, or may do CLUSTER_ACTION on the cluster.",
+    ),
+    Setting(
+        "allow.everyone.if.no.acl.found", Kind.BOOLEAN, "false", Importance.MEDIUM,
+        "With an authorizer, every client may do everything on a resource for which there is no ACL at all.",
     ),
     Setting(
         "principal.builder.class",

@@ -42,6 +42,7 @@ TOOLS = {
     "console-producer": "org.apache.kafka.tools.ConsoleProducer",
     "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "features": "org.apache.kafka.tools.FeatureCommand",
+    "acls": "org.apache.kafka.tools.AclCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "log-dirs": "org.apache.kafka.tools.LogDirsCommand",

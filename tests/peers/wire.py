@@ -23,9 +23,10 @@ class Closed(Exception):
 class Wire:
     """One connection. `call` sends valid requests, `send` any bytes."""
 
-    def __init__(self, bootstrap: str, timeout: float = 20.0) -> None:
+    def __init__(self, bootstrap: str, timeout: float = 20.0, source: str = "") -> None:
+        """`source` is the address that the connection comes from, by which brokers tell clients apart."""
         host, _, port = bootstrap.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout)
+        self.socket = socket.create_connection((host, int(port)), timeout, (source, 0) if source else None)
         self._correlation = 0
 
     def __enter__(self) -> Wire:

@@ -61,6 +61,7 @@ MUST_BE_PURE = (
     "ottla.broker.login.tokens",
     "ottla.broker.transaction.",
     "ottla.broker.replica.",
+    "ottla.broker.authorization.",
     "ottla.broker.fetch_sessions",
     "ottla.broker.restart_risk",
     "ottla.broker.event_rate",

@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 WAIT_S = 0.2
 TRUST_S = WAIT_S / 4  # twice the time in which a broker applies a change on an idle machine
 
-_LOOKED_AGAIN_S = 0.01
 _LATE_MAX = 2  # times; a broker that was late so often in a row has to show that it keeps up
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[Any]]
@@ -105,17 +104,19 @@ class AppliedRevisions:
         return behind
 
     async def everywhere_by(self, deadline: float) -> frozenset[int]:
-        """Waits until all registered brokers have applied the revision of the image, stragglers too, until `deadline`,
-        a time of the event loop: changes of users are in force everywhere before they are answered. Returns the ids of
-        the brokers that haven't applied it."""
-        revision = self._image().revision
-        while behind := frozenset(other.id for other in self._others.values() if other.applied < revision):
-            if asyncio.get_running_loop().time() >= deadline:
-                break
-            for other in self._others.values():
-                other.ask(revision)
-            await asyncio.sleep(_LOOKED_AGAIN_S)
-        return behind
+        """Waits until all registered brokers have applied the revision of the image, also brokers that are stragglers,
+        and brokers that register meanwhile. The wait lasts until `deadline`, a time of the event loop. Returns the ids
+        of the brokers that may not have applied the revision by then.
+
+        A change of clients' rights waits in this way: its administrator has to know whether it is in force. A broker
+        that died holds the wait up until its registration ends."""
+        revision, loop = self._image().revision, asyncio.get_running_loop()
+        while behind := [other for other in self._others.values() if other.applied < revision]:
+            waits = [other.until_applied(revision) for other in behind]
+            _, pending = await asyncio.wait(waits, timeout=max(0.0, deadline - loop.time()))
+            if pending:
+                return frozenset(other.id for other in behind if other.applied < revision and not other.ended)
+        return frozenset()
 
     @property
     def straggler_count(self) -> int:
@@ -148,6 +149,7 @@ class _Other:
         self._elections = elections
         self._wanted = 0  # the newest revision that this broker was asked for
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._unconditional: list[tuple[int, asyncio.Future[None]]] = []  # the waits of `until_applied`
 
     def wait_for(self, revision: int) -> asyncio.Future[None] | None:
         """Asks the broker for a revision. The future is done when the broker has applied the revision, or has become a
@@ -163,15 +165,20 @@ class _Other:
             loop.call_later(TRUST_S, self.was_late, revision, wait, TRUST_S)
         return wait
 
-    def ask(self, revision: int) -> None:
-        """Asks the broker for a revision, without a wait."""
+    def until_applied(self, revision: int) -> asyncio.Future[None]:
+        """Asks the broker for a revision. The future is done when the broker has applied the revision, or its
+        registration has ended, and not when the broker becomes a straggler."""
         self._wanted = max(self._wanted, revision)
         self.link.want(revision)
+        wait: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._unconditional.append((revision, wait))
+        return wait
 
     def look_after(self, revision: int) -> None:
         """Asks a straggler for a new revision, to find out whether the straggler keeps up again."""
         if self._late:
-            self.ask(revision)
+            self._wanted = max(self._wanted, revision)
+            self.link.want(revision)
 
     def was_late(self, revision: int, wait: asyncio.Future[None], seconds: float) -> None:
         """Called when an answer has waited `seconds` for this broker. If the wait hasn't ended, the broker becomes a
@@ -194,6 +201,7 @@ class _Other:
         """Ends all waits and the link, because the registration is gone."""
         self.ended = True
         self._release(self._wanted)
+        self._unconditional = _without(self._unconditional, self._wanted)
         if self.task is not None:
             self.task.cancel()
 
@@ -203,6 +211,7 @@ class _Other:
         """Called when the broker has said which revision it has applied; see `broker_link.Told`."""
         self.applied = max(self.applied, applied)
         self._release(self.applied)
+        self._unconditional = _without(self._unconditional, self.applied)
         if applied >= wanted and seconds <= WAIT_S:
             self._late = 0
             self._caught_up()
@@ -235,7 +244,12 @@ class _Other:
 
     def _release(self, revision: int) -> None:
         """Ends the waits for `revision` and for older revisions."""
-        for wanted, wait in self._waiting:
-            if wanted <= revision and not wait.done():
-                wait.set_result(None)
-        self._waiting = [(wanted, wait) for wanted, wait in self._waiting if not wait.done()]
+        self._waiting = _without(self._waiting, revision)
+
+
+def _without(waits: list[tuple[int, asyncio.Future[None]]], revision: int) -> list[tuple[int, asyncio.Future[None]]]:
+    """Ends the waits for `revision` and for older revisions. Returns the other ones."""
+    for wanted, wait in waits:
+        if wanted <= revision and not wait.done():
+            wait.set_result(None)
+    return [(wanted, wait) for wanted, wait in waits if not wait.done()]

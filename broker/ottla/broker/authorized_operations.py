@@ -1,20 +1,19 @@
-"""The authorized operations in responses to clients, as bit sets over the codes of Kafka's AclOperation (KIP-430).
-
-Pure. Without an authoriser every client may do every operation. If a request doesn't ask for the operations, the
-response has the lowest int32 instead of a bit set.
-"""
+"""The authorized operations in responses to clients, as bit sets over the codes of Kafka's AclOperation (KIP-430)."""
 
 from __future__ import annotations
 
-from ottla.protocol.rights import ResourceType, supported_operations
+from ottla.broker.authorizer import Authorizer
+from ottla.broker.request import Request
+from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType
 
 NOT_ASKED = -(2**31)
+"""The value in a response to a request that doesn't ask for the operations, and for a topic or group that the client
+may not describe."""
 
 
-def _all_of(resource_type: ResourceType) -> int:
-    return sum(1 << operation for operation in supported_operations(resource_type))
-
-
-ON_TOPIC = _all_of(ResourceType.TOPIC)
-ON_GROUP = _all_of(ResourceType.GROUP)
-ON_CLUSTER = _all_of(ResourceType.CLUSTER)
+def on_cluster(authorizer: Authorizer, request: Request) -> int:
+    """The operations that the client may do on the cluster; none, as in Kafka, where it may not describe the
+    cluster."""
+    if not authorizer.allows(request, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        return 0
+    return authorizer.authorized_operations(request, ResourceType.CLUSTER, CLUSTER_NAME)

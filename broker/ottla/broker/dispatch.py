@@ -1,5 +1,5 @@
-"""Turns a request's frame into its answer: reads the header, checks the version and the client's rights, calls the
-API's handler, and counts the request.
+"""Turns a request's frame into its answer: reads the header, checks the version and the client's right on the cluster,
+calls the API's handler, and counts the request.
 
 Hot APIs answer from the socket's callback. The handlers of the other APIs get the decoded request; each call runs in a
 task of its own, except calls of handlers that await at most one future. A handler turns every error that it knows into
@@ -20,7 +20,7 @@ from kio.schema.index import api_key_map
 from ottla.broker.api import api_versions
 from ottla.broker.api.declaration import Response
 from ottla.broker.api.registry import Handler, Ports, Route
-from ottla.broker.authorizer import Authorize
+from ottla.broker.authorizer import has_one_of
 from ottla.broker.counters import ApiCounters
 from ottla.broker.ports import WithServer
 from ottla.broker.request import Request
@@ -51,21 +51,21 @@ class Parts(Ports, WithServer, Protocol):
 
 
 class Dispatcher:
-    """Serves frames by the routes of the registry, as far as `authorize` allows it, and charges them to the clients'
-    quotas."""
+    """Serves frames by the routes of the registry, and charges them to the clients' quotas.
 
-    def __init__(
-        self, broker: Parts, routes: Mapping[int, Route], authorize: Authorize, throttling: Throttling
-    ) -> None:
+    If an API needs a right on the cluster, and not on resources that a request names, dispatch asks the broker's
+    authorizer, and answers the request itself where the client lacks the right (`Api.refuse`). The other handlers ask
+    about each resource that the request names."""
+
+    def __init__(self, broker: Parts, routes: Mapping[int, Route], throttling: Throttling) -> None:
         self._broker = broker
         self._routes = routes
-        self._authorize = authorize
         self._throttling = throttling
         self._quotas = throttling.quotas
         self.counters = {key: ApiCounters() for key in routes}
         self._changing = frozenset(key for key, route in routes.items() if route.api.changes_metadata)
         self._hot = {
-            (key, version): (route.serve, self.counters[key], is_flexible(key, version), route.api.rights)
+            (key, version): (route.serve, self.counters[key], is_flexible(key, version))
             for key, route in routes.items()
             if route.serve is not None
             for version in range((route.api.served or route.api.versions)[0], route.api.versions[1] + 1)
@@ -87,9 +87,7 @@ class Dispatcher:
             request.charge = charge
         hot = self._hot.get((key, version))
         if hot is not None:
-            serve, counters, flexible, rights = hot
-            if rights and not self._authorize(request, rights):
-                return self._refuse(request)
+            serve, counters, flexible = hot
             counters.requests += 1
             counters.request_bytes += end - start
             if flexible:
@@ -107,15 +105,17 @@ class Dispatcher:
         route = self._routes.get(key)
         if route is None or not route.api.serves(version):
             return self._unsupported(request, route)
-        rights = route.api.rights
-        if rights and not self._authorize(request, rights):
-            return self._refuse(request)
         counters = self.counters[key]
         counters.requests += 1
         counters.request_bytes += end - start
         if is_flexible(key, version):
             position = skip_tagged_fields(frame, position, end)
         body = read_request(key, version, bytes(memoryview(frame)[position:end]))
+        refuse = route.api.refuse
+        if refuse is not None and not has_one_of(self._broker.authorizer, request, route.api.rights):
+            refusal = _throttled(request, refuse(version, body))
+            self._send(request, began, refusal, write_response(key, version, refusal))
+            return request.pending
         if route.handle is not None:
             self._broker.spawn(metered(charge, self._handle(route.handle, request, body, began)))
             return request.pending
@@ -156,12 +156,6 @@ class Dispatcher:
             raise ProtocolError(f"API {request.api_key} ({name}) isn't served here")
         lowest, highest = route.api.served or route.api.versions
         raise ProtocolError(f"version {request.api_version} of {name} isn't served: {lowest} to {highest} are")
-
-    def _refuse(self, request: Request) -> Reply:
-        """Closes the connection, because the client has none of the API's rights. Kafka's answer would name the refused
-        resources, which only the handler finds in the body; a closed connection discloses nothing."""
-        request.connection.close(f"{request.principal} has no right to {self.name_of(request.api_key)}")
-        return None
 
     async def _handle(self, handle: Handler, request: Request, body: object, began: int) -> None:
         try:

@@ -125,6 +125,7 @@ class FetchSession:
         "privileged",
         "read_committed",
         "replica_epoch",
+        "rights",
         "unread",
         "uses_topic_ids",
         "watch",
@@ -147,6 +148,7 @@ class FetchSession:
         self.privileged = replica_id >= 0
         self.replica_epoch = -1  # the broker epoch that the follower stated last
         self.read_committed = False  # by the last request
+        self.rights = 0  # how often rights had changed before the last request
         self.uses_topic_ids = uses_topic_ids
         self.created = now
         self.last_used = now
@@ -176,6 +178,13 @@ class FetchSession:
             self.replica_epoch = replica_epoch
             self.read_committed = read_committed
             self.watch.reads(read_committed)
+            self.unread = dict.fromkeys(self.partitions)
+
+    def under_rights(self, changes: int) -> None:
+        """Notes how often clients' rights have changed. If they have changed since the last request, all partitions are
+        unread, because the client may have lost its right to some of them, or got it."""
+        if changes != self.rights:
+            self.rights = changes
             self.unread = dict.fromkeys(self.partitions)
 
     def served(self, key: PartitionKey) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 
+from ottla.broker.authorizer import AUDIT_LOGGER
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 ROOT = "root"
@@ -23,8 +24,9 @@ LEVELS = {
 
 
 def log_levels() -> dict[str, str]:
-    """The effective levels of Ottla's loggers and of the root logger, by the logger's name."""
-    names = sorted(name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "ottla")
+    """The effective levels of Ottla's loggers, of the audit log's and of the root logger, by the logger's name."""
+    known = logging.root.manager.loggerDict
+    names = sorted(name for name in known if name == AUDIT_LOGGER or name.partition(".")[0] == "ottla")
     return {name: _level_name(_logger(name)) for name in [ROOT, *names]}
 
 

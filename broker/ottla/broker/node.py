@@ -18,7 +18,7 @@ from ottla.broker.advertised import ADDRESSES
 from ottla.broker.api.declaration import Api
 from ottla.broker.api.registry import ROUTES
 from ottla.broker.applied_revisions import AppliedRevisions
-from ottla.broker.authorizer import allow_everything
+from ottla.broker.authorizer import authorizer_of
 from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.beginnings import Order
 from ottla.broker.cold_reads import ColdReads
@@ -211,6 +211,7 @@ class Broker:
             self.tasks.spawn,
             self.connect,
         )
+        self.authorizer = authorizer_of(config, lambda: self.image)
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
         self.fetch_sessions: FetchSessionCache = FetchSessionCache(
@@ -221,7 +222,7 @@ class Broker:
         apis = (route.api for route in ROUTES.values() if not route.api.own_name)
         self.advertised_apis: list[Api] = sorted(apis, key=lambda api: api.key)
         self.throttling: Throttling = Throttling(config, _loop_time, self.tasks.spawn)
-        self.dispatcher: Dispatcher = Dispatcher(self, ROUTES, allow_everything, self.throttling)
+        self.dispatcher: Dispatcher = Dispatcher(self, ROUTES, self.throttling)
         self.failed_requests = FailedRequests(
             self.dispatcher.counters[PRODUCE], self.dispatcher.counters[FETCH], self.replicas.counters_of
         )
@@ -297,6 +298,7 @@ class Broker:
         Raises OSError, InvalidTls and the errors of `Patience.answer`."""
         await self.monitoring.start()
         self.follower.listen(self.dynamic_settings.changed)
+        self.follower.listen(self.authorizer.changed)
         self.follower.listen(self.awaited_elections.changed)
         self.follower.listen(self.applied_revisions.changed)
         join = partial(join_cluster, self.store, self.logs.cluster_id, may_begin=not self.logs.failed)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from ottla.broker.api.declaration import Api
     from ottla.broker.applied_revisions import AppliedRevisions
+    from ottla.broker.authorizer import Authorizer
     from ottla.broker.awaited_elections import AwaitedElections
     from ottla.broker.beginnings import Order
     from ottla.broker.cold_reads import ColdReads
@@ -81,6 +82,14 @@ class WithAppliedRevisions(Protocol):
     @property
     def applied_revisions(self) -> AppliedRevisions:
         """The revisions that the other brokers have applied, as far as this broker knows."""
+
+
+class WithAuthorizer(Protocol):
+    """The rights of clients."""
+
+    @property
+    def authorizer(self) -> Authorizer:
+        """The authorizer, which says what the client of a request may do."""
 
 
 class WithAwaitedElections(Protocol):

@@ -26,6 +26,7 @@ from ottla.metadata.follower import Follower
 from ottla.metadata.settling import Settling
 from ottla.metadata.store import Store
 
+from .acls import AclIntents
 from .brokers import BrokerIntents
 from .features import FeatureIntents
 from .partitions import PartitionIntents
@@ -45,6 +46,7 @@ class Intents:
         partitions = PartitionIntents(settling)
         settings = SettingIntents(settling)
         brokers = BrokerIntents(settling)
+        acls = AclIntents(settling)
         users = UserIntents(settling)
         self.check_new_topic_name = topics.check_new_topic_name
         self.create_topic = topics.create_topic
@@ -56,6 +58,8 @@ class Intents:
         self.alter_config = settings.alter_config
         self.alter_quota = settings.alter_quota
         self.unregister_broker = brokers.unregister_broker
+        self.create_acls = acls.create_acls
+        self.delete_acls = acls.delete_acls
         self.update_features = FeatureIntents(settling).update_features
         self.put_scram = users.put_scram
         self.delete_scram = users.delete_scram

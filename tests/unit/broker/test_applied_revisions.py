@@ -447,3 +447,60 @@ def test_a_broker_that_hangs_up_on_everybody_is_not_stormed() -> None:
         assert len(other.streams) < 10
 
     run(scene, 1)
+
+
+def in_s(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+def test_a_change_of_rights_waits_for_stragglers_too() -> None:
+    async def scene(world: World) -> None:
+        world.moves_to(10)
+        assert (await world.everywhere())[0] == {1}
+        world.moves_to(11)
+        waiting = asyncio.ensure_future(world.revisions.everywhere_by(in_s(20)))
+        await asyncio.sleep(WAIT_S * 1.5)
+        assert not waiting.done()
+        await world.others[1].apply(11)
+        assert await waiting == frozenset()
+
+    run(scene, 1)
+
+
+def test_a_change_of_rights_names_the_brokers_that_have_not_applied_it_in_time() -> None:
+    async def scene(world: World) -> None:
+        await world.others[2].apply(10)
+        world.others[3].refuses = True
+        world.moves_to(10)
+        assert await world.revisions.everywhere_by(in_s(0.3)) == {1, 3}
+
+    run(scene, 1, 2, 3)
+
+
+def test_a_change_of_rights_stops_to_wait_for_a_broker_whose_registration_ends() -> None:
+    async def scene(world: World) -> None:
+        await world.others[2].apply(20)
+        world.moves_to(10)
+        waiting = asyncio.ensure_future(world.revisions.everywhere_by(in_s(20)))
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        world.register({0: 1, 2: 1})
+        assert await waiting == frozenset()
+
+    run(scene, 1, 2)
+
+
+def test_a_change_of_rights_waits_for_a_broker_that_registers_meanwhile() -> None:
+    async def scene(world: World) -> None:
+        world.moves_to(10)
+        waiting = asyncio.ensure_future(world.revisions.everywhere_by(in_s(20)))
+        await asyncio.sleep(0.02)
+        world.others[2] = OtherBroker(2)
+        world.register({0: 1, 1: 1, 2: 11})
+        await world.others[1].apply(11)
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        await world.others[2].apply(11)
+        assert await waiting == frozenset()
+
+    run(scene, 1)

@@ -17,6 +17,7 @@ import pytest
 from ottla.broker import reading
 from ottla.broker.api import describe_configs
 from ottla.broker.api.config_resources import ConfigResourceType
+from ottla.broker.authorizer import AllowEverything
 from ottla.broker.counters import TopicCounters
 from ottla.broker.follower_log import restart_at, truncate_to
 from ottla.broker.log.compactor import CompactionLimits, Compactor
@@ -56,6 +57,7 @@ class World:
     def told(self) -> list[dict[str, Any]]:
         """The damage in the answer of DescribeConfigs."""
         broker: Any = SimpleNamespace(
+            authorizer=AllowEverything(),
             id=1,
             image=None,
             logs=self.logs,

@@ -10,18 +10,17 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.api.api_versions import API as API_VERSIONS
 from ottla.broker.api.declaration import Api
 from ottla.broker.api.delete_topics import API as DELETE_TOPICS
-from ottla.broker.api.fetch import API as FETCH
 from ottla.broker.api.heartbeat import API as HEARTBEAT
 from ottla.broker.api.registry import ROUTES, Route
-from ottla.broker.authorizer import Rights, allow_everything
+from ottla.broker.authorizer import AllowEverything
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.request import Request
 from ottla.net.pending import Part, Pending
 from ottla.protocol.errors import ErrorCode, ProtocolError
-from ottla.protocol.messages import write_request
+from ottla.protocol.frames import response_body
+from ottla.protocol.messages import is_flexible, read_response, write_request
 from tests.unit.broker.without_quotas import without_quotas
 
 
@@ -30,7 +29,7 @@ from tests.unit.broker.without_quotas import without_quotas
 @pytest.mark.parametrize("tags", [b"", b"\x01", b"\x01\x05", b"\x01\x05\x7f", b"\x80"])
 def test_a_frame_that_ends_in_its_header_is_malformed(key: int, after: bytes, tags: bytes) -> None:
     broker: Any = SimpleNamespace(spawn=lambda coroutine: pytest.fail("it was served"))
-    dispatcher = Dispatcher(broker, ROUTES, allow_everything, without_quotas())
+    dispatcher = Dispatcher(broker, ROUTES, without_quotas())
     header = struct.pack(">hhih", key, ROUTES[key].api.versions[1], 1, 2) + b"me" + tags
     connection: Any = SimpleNamespace(listener=SimpleNamespace(name="PLAINTEXT"))
     with pytest.raises(ProtocolError):
@@ -63,7 +62,7 @@ def _heartbeat(route: Route) -> tuple[Sequence[Part] | None, list[str]]:
         memory = SimpleNamespace(answered=lambda key, size: None)
         spawn = asyncio.get_running_loop().create_task
         broker: Any = SimpleNamespace(spawn=spawn, server=SimpleNamespace(memory=memory))
-        dispatcher = Dispatcher(broker, {HEARTBEAT.key: route}, allow_everything, without_quotas())
+        dispatcher = Dispatcher(broker, {HEARTBEAT.key: route}, without_quotas())
         pending = dispatcher.dispatch(client, frame, 0, len(frame))
         if pending is None:
             return None
@@ -154,9 +153,8 @@ def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
             applied_revisions=SimpleNamespace(everywhere=applied.wait),
         )
         route = _in_task({"responses": []}, DELETE_TOPICS)
-        pending = Dispatcher(broker, {DELETE_TOPICS.key: route}, allow_everything, without_quotas()).dispatch(
-            client, frame, 0, len(frame)
-        )
+        dispatcher = Dispatcher(broker, {DELETE_TOPICS.key: route}, without_quotas())
+        pending = dispatcher.dispatch(client, frame, 0, len(frame))
         assert isinstance(pending, Pending)
         for _ in range(5):
             await asyncio.sleep(0)
@@ -170,67 +168,81 @@ def test_a_change_is_answered_when_every_broker_has_applied_it() -> None:
     assert not client.closed
 
 
-def _asked(key: int, version: int, *, allowed: bool) -> tuple[list[tuple[Any, ...]], list[str], list[str]]:
-    """For a request with an empty body: the authoriser's arguments, the called handlers, and the reasons why the
-    connection is closed."""
-    asked: list[tuple[Any, ...]] = []
+class Nobody(AllowEverything):
+    """Allows nothing, and notes what it was asked about."""
+
+    enforced = True
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, ...]] = []
+
+    def allows(
+        self, request: Request, operation: Any, resource_type: Any, name: str, count: int = 1, *, quiet: bool = False
+    ) -> bool:
+        """False."""
+        self.asked.append((request.principal, operation.name, resource_type.name, name, quiet))
+        return False
+
+
+def _refused(api: Api, version: int, body: dict[str, Any]) -> tuple[Any, list[tuple[Any, ...]]]:
+    """The answer to a client that may do nothing, and what the authorizer was asked about. The handler isn't called."""
     called: list[str] = []
+    nobody = Nobody()
 
-    def authorize(request: Request, rights: Rights) -> bool:
-        asked.append((request.api_key, request.principal, request.client_host, request.listener, rights))
-        return allowed
-
-    def serve(*_: object) -> list[Any]:
-        called.append("hot")
-        return [b"answer"]
-
-    def at_once(*_: object) -> Any:
-        called.append("without a task")
-        return asyncio.get_running_loop().create_future()
-
-    async def in_task(*_: object) -> Any:
-        called.append("in a task")
+    async def handle(*_: object) -> Any:
+        called.append("handler")
         return {}
 
-    async def dispatched() -> None:
-        broker: Any = SimpleNamespace(spawn=lambda coroutine: called.append("in a task") or coroutine.close())
-        routes = {
-            FETCH.key: Route(FETCH, serve=serve),
-            HEARTBEAT.key: Route(HEARTBEAT, taskless=at_once),
-            DELETE_TOPICS.key: Route(DELETE_TOPICS, in_task),
-            API_VERSIONS.key: Route(API_VERSIONS, in_task),
-        }
-        frame = bytearray(struct.pack(">hhih", key, version, 7, 2) + b"me" + bytes(40))
-        reply = Dispatcher(broker, routes, authorize, without_quotas()).dispatch(client, frame, 0, len(frame))
-        assert (reply is None) is not allowed
+    async def dispatched() -> Any:
+        memory = SimpleNamespace(answered=lambda key, size: None)
+        broker: Any = SimpleNamespace(
+            spawn=asyncio.get_running_loop().create_task, server=SimpleNamespace(memory=memory), authorizer=nobody
+        )
+        head = struct.pack(">hhih", api.key, version, 7, 2) + b"me" + (b"\0" if is_flexible(api.key, version) else b"")
+        frame = bytearray(head + write_request(api.key, version, body))
+        pending = Dispatcher(broker, {api.key: Route(api, handle)}, without_quotas()).dispatch(
+            client, frame, 0, len(frame)
+        )
+        assert isinstance(pending, Pending)
+        assert pending.parts is not None
+        answer = b"".join(map(bytes, pending.parts))[4:]
+        _, start = response_body(api.key, version, answer)
+        return read_response(api.key, version, answer, start)
 
     client: Any = Client()
-    asyncio.run(dispatched())
-    return asked, called, client.closed
-
-
-GUARDED = pytest.mark.parametrize(
-    ("api", "version", "way"),
-    [(FETCH, 12, "hot"), (HEARTBEAT, 3, "without a task"), (DELETE_TOPICS, 3, "in a task")],
-    ids=["hot", "without-a-task", "in-a-task"],
-)
-
-
-@GUARDED
-def test_rights_are_asked_for_before_a_request_is_handled(api: Api, version: int, way: str) -> None:
-    asked, called, closed = _asked(api.key, version, allowed=True)
-    assert asked == [(api.key, "User:ANONYMOUS", "127.0.0.1", "PLAINTEXT", api.needs)]
-    assert (called, closed) == ([way], [])
-
-
-@GUARDED
-def test_no_handler_sees_a_request_that_is_refused(api: Api, version: int, way: str) -> None:
-    asked, called, [why] = _asked(api.key, version, allowed=False)
-    assert len(asked) == 1
+    answer = asyncio.run(dispatched())
     assert not called
-    assert why.startswith("User:ANONYMOUS has no right to ")
+    assert not client.closed
+    return answer, nobody.asked
 
 
-def test_what_needs_no_right_is_asked_of_nobody() -> None:
-    asked, called, closed = _asked(API_VERSIONS.key, 0, allowed=True)
-    assert (asked, called, closed) == ([], ["in a task"], [])
+def test_a_client_without_the_right_on_the_cluster_is_refused_before_the_handler_sees_the_request() -> None:
+    answer, asked = _refused(ROUTES[57].api, 1, {"feature_updates": [], "timeout": 1})
+    assert answer.error_code == ErrorCode.cluster_authorization_failed
+    assert asked == [("User:ANONYMOUS", "ALTER", "CLUSTER", "kafka-cluster", False)]
+
+
+def test_one_of_several_rights_on_the_cluster_is_enough_and_only_the_last_denial_is_logged() -> None:
+    marker = {
+        "producer_id": 5,
+        "producer_epoch": 0,
+        "transaction_result": True,
+        "topics": [{"name": "t", "partition_indexes": [3]}],
+        "coordinator_epoch": 0,
+    }
+    answer, asked = _refused(ROUTES[27].api, 1, {"markers": [marker]})
+    [topic] = answer.markers[0].topics
+    assert [(each.partition_index, each.error_code) for each in topic.partitions] == [(3, 31)]
+    assert [(operation, quiet) for _, operation, _, _, quiet in asked] == [("ALTER", True), ("CLUSTER_ACTION", False)]
+
+
+ON_CLUSTER = [route.api for route in ROUTES.values() if route.api.refuse is not None]
+
+
+@pytest.mark.parametrize("api", ON_CLUSTER, ids=lambda api: api.name)
+def test_every_version_can_refuse_a_client(api: Api) -> None:
+    """The refusal has the fields of the answer, also for a request that names nothing."""
+    for version in range(api.versions[0], api.versions[1] + 1):
+        answer, asked = _refused(api, version, {})
+        assert answer is not None
+        assert asked

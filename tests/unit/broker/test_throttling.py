@@ -19,7 +19,7 @@ from ottla.broker.api.heartbeat import API as HEARTBEAT
 from ottla.broker.api.produce import API as PRODUCE
 from ottla.broker.api.registry import Route
 from ottla.broker.api.write_txn_markers import API as WRITE_TXN_MARKERS
-from ottla.broker.authorizer import allow_everything
+from ottla.broker.authorizer import AllowEverything
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.metrics.quotas import METRICS
 from ottla.broker.quota.entities import Client
@@ -158,9 +158,11 @@ def _dispatched(world: World, client: Connected, routes: list[Route], frame: byt
     async def scene() -> Any:
         memory = SimpleNamespace(answered=lambda key, size: None)
         broker: Any = SimpleNamespace(
-            spawn=asyncio.get_running_loop().create_task, server=SimpleNamespace(memory=memory)
+            spawn=asyncio.get_running_loop().create_task,
+            server=SimpleNamespace(memory=memory),
+            authorizer=AllowEverything(),
         )
-        dispatcher = Dispatcher(broker, {route.api.key: route for route in routes}, allow_everything, world.throttling)
+        dispatcher = Dispatcher(broker, {route.api.key: route for route in routes}, world.throttling)
         connection: Any = client
         reply = dispatcher.dispatch(connection, frame, 0, len(frame))
         for _ in range(5):
@@ -316,7 +318,7 @@ def test_while_no_client_has_a_limit_a_request_calls_no_code_of_quotas(limited: 
 
     memory = SimpleNamespace(answered=lambda key, size: None)
     broker: Any = SimpleNamespace(server=SimpleNamespace(memory=memory))
-    dispatcher = Dispatcher(broker, {PRODUCE.key: _hot(lambda: [b"answer"])}, allow_everything, world.throttling)
+    dispatcher = Dispatcher(broker, {PRODUCE.key: _hot(lambda: [b"answer"])}, world.throttling)
     frame, given = _frame(PRODUCE, 9, bytes(100)), cast(Any, client)
     sys.setprofile(note)
     try:

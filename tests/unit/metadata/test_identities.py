@@ -6,7 +6,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from ottla.metadata.identities import BY_ENTITY, BY_PARTITION, BY_RESOURCE, BY_TOPIC_ID, ConfigResource
+from ottla.metadata.identities import BY_ACL, BY_ENTITY, BY_PARTITION, BY_RESOURCE, BY_TOPIC_ID, ConfigResource
+from ottla.protocol.acls import AclBinding, PatternType, Permission
+from ottla.protocol.rights import AclOperation, ResourceType
 
 names = st.text(max_size=8) | st.sampled_from(["<default>", "a/b", "%3C", "ä=,"])
 
@@ -21,6 +23,22 @@ def test_resources_with_settings(kind: str, name: str) -> None:
 def test_entities_with_quotas(entity: dict[str, str | None]) -> None:
     wanted = tuple(sorted(entity.items()))
     assert BY_ENTITY.of(f"x/{BY_ENTITY.text(wanted)}") == wanted
+
+
+@given(
+    st.builds(
+        AclBinding,
+        st.sampled_from(ResourceType),
+        st.sampled_from([PatternType.LITERAL, PatternType.PREFIXED]),
+        names,
+        names,
+        names,
+        st.sampled_from(AclOperation),
+        st.sampled_from(Permission),
+    )
+)
+def test_access_control_lists(binding: AclBinding) -> None:
+    assert BY_ACL.of(f"x/{BY_ACL.text(binding)}") == binding
 
 
 def test_an_identity_that_is_written_in_another_way_is_refused() -> None:

@@ -15,6 +15,7 @@ from ottla.metadata import keys
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import Changed, Image, difference
 from ottla.metadata.keys import KINDS, kind_of
+from ottla.metadata.model.acls import Acl
 from ottla.metadata.model.brokers import Broker, ControllerHolder, Endpoint
 from ottla.metadata.model.cluster import Cluster, LineageRow, LineageWord, ProducerIds
 from ottla.metadata.model.partitions import Election, Partition, Reassignment
@@ -23,11 +24,14 @@ from ottla.metadata.model.settings import Config, Feature, Quota
 from ottla.metadata.model.topics import Ready, Tombstone, TopicIntent
 from ottla.metadata.model.users import LoginSecret, ScramKeys, Token
 from ottla.metadata.store import Change, Entry, Revision, Snapshot
+from ottla.protocol.acls import AclBinding, PatternType, Permission
+from ottla.protocol.rights import AclOperation, ResourceType
 from tests.unit.examples import examples
 
 NAMES = ["a", "b.c", "b_c"]
 # two ids for each name, because a topic may be deleted and created anew
 IDS = [UUID(int=number, version=4) for number in range(6)]
+ACL = AclBinding(ResourceType.GROUP, PatternType.LITERAL, "g", "User:u", "*", AclOperation.READ, Permission.ALLOW)
 
 
 def some_value(key: str, pick: random.Random) -> bytes:
@@ -43,6 +47,7 @@ def some_value(key: str, pick: random.Random) -> bytes:
         "tombstones": lambda: Tombstone(some_id, "t", (1,)),
         "configs": lambda: Config({"x": str(pick.randrange(3))}),
         "quotas": lambda: Quota({"x": 1.0 * pick.randrange(3)}),
+        "acls": Acl,
         "features": lambda: Feature(pick.randrange(3)),
         "elections": lambda: Election(),
         "reassignments": lambda: Reassignment((pick.randrange(3),)),
@@ -71,6 +76,7 @@ KEYS = [
     keys.config(ConfigResource("broker", "")),
     keys.quota((("user", "u"),)),
     keys.feature("f"),
+    *(keys.acl(ACL._replace(name=name)) for name in ("a", "b")),
     keys.election(IDS[0], 1),
     keys.reassignment(IDS[0], 1),
     keys.producer_ids.key,

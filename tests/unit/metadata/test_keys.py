@@ -15,8 +15,13 @@ from ottla.metadata import keys
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.image import SHOWN_BY_TOPICS, Changed, Image
 from ottla.metadata.keys import KINDS, Kind, MappedKind, SingleKind, kind_of
+from ottla.protocol.acls import AclBinding, PatternType, Permission
+from ottla.protocol.rights import AclOperation, ResourceType
 
 TOPIC_ID = UUID("12345678-1234-4321-8765-123456789abc")
+ACL = AclBinding(
+    ResourceType.TOPIC, PatternType.PREFIXED, "a/", "User:é", "*", AclOperation.ALTER_CONFIGS, Permission.DENY
+)
 
 NOT_SHOWN = {keys.lineage_word}  # only guards of transactions need its keys
 # What the image has beside the kinds' fields: its revision, and what follows from topics.
@@ -56,6 +61,7 @@ IDENTITIES: list[tuple[MappedKind[..., Any], tuple[Any, ...], str]] = [
     (keys.feature, ("metadata.version",), "features/metadata.version"),
     (keys.token, ("AbC-_1",), "tokens/AbC-_1"),
     (keys.scram, ("a/b ,ü", "SCRAM-SHA-256"), "scram/SCRAM-SHA-256/a%2Fb%20%2C%C3%BC"),
+    (keys.acl, (ACL,), "acls/topic/prefixed/a%2F/User%3A%C3%A9/%2A/alter_configs/deny"),
     (keys.election, (TOPIC_ID, 3), "elections/EjRWeBI0QyGHZRI0VniavA/3"),
     (keys.reassignment, (TOPIC_ID, 3), "reassignments/EjRWeBI0QyGHZRI0VniavA/3"),
     (keys.partition, (TOPIC_ID, 17), "partitions/EjRWeBI0QyGHZRI0VniavA/17"),

@@ -21,6 +21,7 @@ from ottla.broker.api import (
     incremental_alter_configs,
     list_config_resources,
 )
+from ottla.broker.authorizer import AllowEverything
 from ottla.metadata import keys
 from ottla.metadata.embedded import EmbeddedStore
 from ottla.metadata.follower import Follower
@@ -60,6 +61,7 @@ class BrokerStandIn:
     def __init__(self, config: BrokerConfig, store: EmbeddedStore) -> None:
         self.config = config
         self.id = config.node_id
+        self.authorizer = AllowEverything()
         self.follower = Follower(store)
         self.intents = Intents(store, self.follower, Random(1))
         self.tls = TlsListeners(serves=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
-from ottla.broker.ports import WithImage, WithInternalTopics, WithTransactions
+from ottla.broker.ports import WithAuthorizer, WithImage, WithInternalTopics, WithTransactions
 from ottla.broker.request import Request
 from ottla.broker.transaction.initialization import Producer
 from ottla.broker.transaction.metadata import V1, TopicPartition
@@ -30,11 +30,16 @@ API = Api(
 )
 
 
-class Parts(WithImage, WithInternalTopics, WithTransactions, Protocol): ...
+class Parts(WithAuthorizer, WithImage, WithInternalTopics, WithTransactions, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Adds the group's partition to the transaction; answers with an error code."""
+    kind = ResourceType.TRANSACTIONAL_ID
+    if not broker.authorizer.allows(request, AclOperation.WRITE, kind, body.transactional_id):
+        return {"error_code": ErrorCode.transactional_id_authorization_failed}
+    if not broker.authorizer.allows(request, AclOperation.READ, ResourceType.GROUP, body.group_id):
+        return {"error_code": ErrorCode.group_authorization_failed}
     topic = broker.image.topics.get(OFFSETS_TOPIC)
     if topic is None:
         broker.internal_topics.want(OFFSETS_TOPIC)

@@ -13,19 +13,20 @@ OPERATION_NOT_ATTEMPTED. Producers may not add partitions of internal topics: a 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, Protocol
 
+from ottla.broker.authorizer import allowed_names
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
-from ottla.broker.ports import WithImage, WithTransactions
+from ottla.broker.ports import WithAuthorizer, WithImage, WithTransactions
 from ottla.broker.request import Request
 from ottla.broker.transaction.initialization import Producer
 from ottla.broker.transaction.metadata import V1, V2, TopicPartition
 from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
 from ottla.protocol.errors import ErrorCode, KafkaError
-from ottla.protocol.rights import AclOperation, ResourceType, Right
+from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType, Right
 
 from .declaration import Api
 from .older_producers import known_to
@@ -44,7 +45,7 @@ _BATCHED = 4  # the first version with several transactions
 _INTERNAL = (OFFSETS_TOPIC, TRANSACTIONS_TOPIC)
 
 
-class Parts(WithImage, WithTransactions, Protocol): ...
+class Parts(WithAuthorizer, WithImage, WithTransactions, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
@@ -52,8 +53,17 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     if request.api_version < _BATCHED:
         producer = Producer(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
         partitions = _partitions(body.v3_and_below_topics)
+        allowed = broker.authorizer.allows(
+            request, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, body.v3_and_below_transactional_id
+        )
+        if not allowed:
+            refused = dict.fromkeys(partitions, ErrorCode.transactional_id_authorization_failed)
+            return {"results_by_topic_v3_and_below": _results(refused)}
         errors = await _errors(broker, request, body.v3_and_below_transactional_id, producer, partitions, False)
         return {"results_by_topic_v3_and_below": _results(errors)}
+    action = AclOperation.CLUSTER_ACTION
+    if not broker.authorizer.allows(request, action, ResourceType.CLUSTER, CLUSTER_NAME):
+        return {"error_code": ErrorCode.cluster_authorization_failed}
     asked = [
         _errors(
             broker,
@@ -83,8 +93,12 @@ async def _errors(
     partitions: frozenset[TopicPartition],
     verify_only: bool,
 ) -> Mapping[TopicPartition, ErrorCode]:
+    writable: Set[str] | None = None  # None: all topics, because a leader has checked the rights of its client
+    if request.api_version < _BATCHED:
+        names = (each.topic for each in partitions if each.topic not in _INTERNAL)
+        writable = allowed_names(broker.authorizer, request, AclOperation.WRITE, ResourceType.TOPIC, names)
     refused = {
-        each: refusal for each in partitions if (refusal := _refusal(broker, request, each)) is not ErrorCode.none
+        each: refusal for each in partitions if (refusal := _refusal(broker, writable, each)) is not ErrorCode.none
     }
     if refused:
         return {each: refused.get(each, ErrorCode.operation_not_attempted) for each in partitions}
@@ -100,9 +114,10 @@ async def _errors(
     return dict.fromkeys(partitions, known_to(request, error, 2))
 
 
-def _refusal(broker: Parts, request: Request, partition: TopicPartition) -> ErrorCode:
-    """The error for a partition that can't join any transaction; NONE for any other partition."""
-    if request.api_version < _BATCHED and partition.topic in _INTERNAL:
+def _refusal(broker: Parts, writable: Set[str] | None, partition: TopicPartition) -> ErrorCode:
+    """The error for a partition that can't join the transaction; NONE for any other partition. `writable` are the names
+    of the topics to which the client may write."""
+    if writable is not None and partition.topic not in writable:
         return ErrorCode.topic_authorization_failed
     topic = broker.image.topics.get(partition.topic)
     if topic is None or partition.partition not in topic.partitions:

@@ -9,18 +9,34 @@ import asyncio
 import socket
 from typing import Any, Protocol
 
-from ottla.broker.api.declaration import Api
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.api.refusals import NOT_ON_CLUSTER
 from ottla.broker.ports import WithImage, WithIntents
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.quotas import IP, Entity, Limit, altered_limits, check_entity
 
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right."""
+    return {
+        "entries": [
+            {
+                "entity": [{"entity_type": part.entity_type, "entity_name": part.entity_name} for part in entry.entity],
+                **NOT_ON_CLUSTER,
+            }
+            for entry in body.entries
+        ]
+    }
+
+
 API = Api(
     key=49,
     versions=(0, 1),
     needs=(Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),),
     changes_metadata=True,
+    refuse=_refuse,
 )
 
 RESOLVE_TIMEOUT_SECONDS = 5.0

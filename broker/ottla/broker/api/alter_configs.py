@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ottla.broker.api.config_resources import alter, answer_each
+from ottla.broker.api.config_resources import alter, answer_each, check_right
 from ottla.broker.api.declaration import Api
-from ottla.broker.ports import WithConfig, WithId, WithImage, WithIntents, WithTls
+from ottla.broker.ports import WithAuthorizer, WithConfig, WithId, WithImage, WithIntents, WithTls
 from ottla.broker.request import Request
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.alteration import Edit, Operation, altered
@@ -23,13 +23,14 @@ API = Api(
 )
 
 
-class Parts(WithConfig, WithId, WithImage, WithIntents, WithTls, Protocol): ...
+class Parts(WithAuthorizer, WithConfig, WithId, WithImage, WithIntents, WithTls, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Gives each resource exactly the settings in the request, or leaves the resource as it was."""
 
     async def replace(kind: int, name: str, configs: Any) -> None:
+        check_right(broker, request, AclOperation.ALTER_CONFIGS, kind, name)
         edits = [Edit(config.name, Operation.SET, config.value) for config in configs]
         await _replace_settings(broker, kind, name, edits, body.validate_only)
 

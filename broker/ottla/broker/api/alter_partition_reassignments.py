@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.api.declaration import Api
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.api.refusals import NOT_ON_CLUSTER
 from ottla.broker.bounded import gather_bounded
 from ottla.broker.ports import WithIntents
 from ottla.broker.request import Request
@@ -17,12 +18,26 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right."""
+    topics = [
+        {
+            "name": topic.name,
+            "partitions": [{"partition_index": asked.partition_index, **NOT_ON_CLUSTER} for asked in topic.partitions],
+        }
+        for topic in body.topics
+    ]
+    return {**NOT_ON_CLUSTER, "responses": topics}
+
+
 API = Api(
     key=45,
     versions=(0, 1),
     needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
     gaps=("A broker that isn't running and has no replica anywhere is unknown: INVALID_REPLICA_ASSIGNMENT.",),
     changes_metadata=True,
+    refuse=_refuse,
 )
 
 

@@ -1,16 +1,17 @@
 """AlterUserScramCredentials (key 51), version 0: sets and deletes users' SCRAM credentials.
 
 The answer comes when the changes are in force at every registered broker, so that a user who was deleted can log in
-nowhere. If some broker hasn't applied them within `FORCE_S`, the answer is REQUEST_TIMED_OUT, although the changes are
-made. (Apache Kafka answers earlier: other brokers learn of the changes some time later.)
+nowhere. If some broker hasn't applied them in time, the answer is REQUEST_TIMED_OUT, although the changes are made.
+(Apache Kafka answers earlier: other brokers learn of the changes some time later.)
 """
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Protocol
 
-from ottla.broker.api.declaration import Api
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.api.refusals import NOT_ON_CLUSTER
+from ottla.broker.in_force import in_force
 from ottla.broker.login.credentials import Change, Deletion, Upsertion, changes_of
 from ottla.broker.ports import WithAppliedRevisions, WithImage, WithIntents
 from ottla.broker.request import Request
@@ -18,8 +19,20 @@ from ottla.metadata.model.users import ScramKeys
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-API = Api(key=51, versions=(0, 0), needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),))
-FORCE_S = 20.0  # below the request time-out of Kafka's clients, 30 s: the request itself names no time-out
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right."""
+    users = {each.name for each in (*body.deletions, *body.upsertions)}
+    return {"results": [{"user": user, **NOT_ON_CLUSTER} for user in sorted(users)]}
+
+
+API = Api(
+    key=51,
+    versions=(0, 0),
+    needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
+    changes_metadata=True,
+    refuse=_refuse,
+)
 
 
 class Parts(WithAppliedRevisions, WithImage, WithIntents, Protocol): ...
@@ -35,17 +48,18 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
         ],
         broker.image.scram,
     )
-    done = []
-    for change in changes:
+    done: list[str] = []
+    if changes:
         try:
-            await _carry_out(broker, change)
-            done.append(change.user)
+            async with in_force(broker.applied_revisions):
+                for change in changes:
+                    try:
+                        await _carry_out(broker, change)
+                        done.append(change.user)
+                    except KafkaError as error:
+                        errors[change.user] = error
         except KafkaError as error:
-            errors[change.user] = error
-    deadline = asyncio.get_running_loop().time() + FORCE_S
-    if done and (behind := await broker.applied_revisions.everywhere_by(deadline)):
-        message = f"Brokers {', '.join(map(str, sorted(behind)))} don't know the change yet"
-        errors |= {user: KafkaError(ErrorCode.request_timed_out, message) for user in done}
+            errors |= dict.fromkeys(done, error)
     return {
         "results": [
             *({"user": user, "error_code": ErrorCode.none} for user in done if user not in errors),

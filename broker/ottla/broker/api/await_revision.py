@@ -11,13 +11,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from ottla.broker.api.declaration import Api
-from ottla.broker.ports import WithConfig, WithFollower, WithImage, WithTasks
+from ottla.broker.ports import WithAuthorizer, WithConfig, WithFollower, WithImage, WithTasks
 from ottla.broker.request import Request
 from ottla.protocol.applied_revision import AWAIT_REVISION, VERSION, Question, read_question, write_answer
 from ottla.protocol.errors import ProtocolError
 from ottla.protocol.frames import response_frame
 from ottla.protocol.received import Memory
-from ottla.protocol.rights import AclOperation, ResourceType, Right
+from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.net.server import Reply
@@ -31,7 +31,7 @@ API = Api(
 WAIT_MS_MAX = 10_000
 
 
-class Parts(WithConfig, WithFollower, WithImage, WithTasks, Protocol): ...
+class Parts(WithAuthorizer, WithConfig, WithFollower, WithImage, WithTasks, Protocol): ...
 
 
 def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
@@ -40,6 +40,8 @@ def serve(broker: Parts, request: Request, frame: Memory, position: int, end: in
     question = read_question(frame, position, end)
     if request.listener != broker.config.listeners.inter_broker:
         raise ProtocolError("AwaitRevision is served on the inter-broker listener only")
+    if not broker.authorizer.allows(request, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER, CLUSTER_NAME):
+        raise ProtocolError(f"{request.principal} has no right to CLUSTER_ACTION on the cluster")
     if broker.image.revision >= question.revision:
         return [_answer(broker, request)]
     broker.spawn(_answer_later(broker, request, question), "answer about a revision")

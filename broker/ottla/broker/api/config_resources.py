@@ -8,10 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Protocol
 
-from ottla.broker.ports import WithConfig, WithId, WithImage, WithIntents, WithTls
+from ottla.broker.api.refusals import refused
+from ottla.broker.ports import WithAuthorizer, WithConfig, WithId, WithImage, WithIntents, WithTls
+from ottla.broker.request import Request
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.security.tls_listeners import Prepared
 from ottla.security.tls_settings import InvalidTls
 from ottla.settings.alteration import Resource
@@ -55,6 +58,19 @@ def broker_id(name: str, noun: str = "Broker") -> int:
         return int(name)
     except ValueError:
         raise KafkaError(ErrorCode.invalid_request, f"{noun} id must be an integer, but it is: {name}") from None
+
+
+_KINDS = {ConfigResourceType.TOPIC: ResourceType.TOPIC, ConfigResourceType.GROUP: ResourceType.GROUP}
+
+
+def check_right(broker: WithAuthorizer, request: Request, operation: AclOperation, kind: int, name: str) -> None:
+    """Raises KafkaError if the client may not do the operation on the settings of a resource. The settings of brokers,
+    loggers and client metrics are the cluster's. Resources of unknown types are refused elsewhere."""
+    if kind in list(ConfigResourceType):
+        resource_type = _KINDS.get(ConfigResourceType(kind), ResourceType.CLUSTER)
+        named = CLUSTER_NAME if resource_type is ResourceType.CLUSTER else name
+        if not broker.authorizer.allows(request, operation, resource_type, named):
+            raise refused(resource_type)
 
 
 async def answer_each(resources: Sequence[Any], change: Change) -> list[dict[str, Any]]:

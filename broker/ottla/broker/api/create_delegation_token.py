@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
-from ottla.broker.api.declaration import Api, NoRightNeeded
+from ottla.broker.api.declaration import Api
 from ottla.broker.login.tokens import hmac_of
-from ottla.broker.ports import WithTokens
+from ottla.broker.ports import WithAuthorizer, WithTokens
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 API = Api(
     key=38,
     versions=(1, 3),
-    needs=NoRightNeeded("everybody may make tokens of their own"),
-    gaps=("Nobody can make a token of another owner (DELEGATION_TOKEN_AUTHORIZATION_FAILED).",),
+    needs=(Right(AclOperation.CREATE_TOKENS, ResourceType.USER),),
+    changes_metadata=True,
 )
 
 
-async def handle(broker: WithTokens, request: Request, body: Any) -> dict[str, Any]:
-    """Makes a token of the client, or of the owner that the request names."""
+class Parts(WithAuthorizer, WithTokens, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
+    """Makes a token of the client, which needs no right, or of the owner that the request names."""
     owner = request.principal
     if getattr(body, "owner_principal_name", None):
         owner = f"{body.owner_principal_type}:{body.owner_principal_name}"
@@ -33,7 +38,9 @@ async def handle(broker: WithTokens, request: Request, body: Any) -> dict[str, A
     try:
         asking = broker.tokens.check(request)
         renewers = [(each.principal_type, each.principal_name) for each in body.renewers]
-        token_id, token = await broker.tokens.create(asking, owner, renewers, milliseconds(body.max_lifetime))
+        may_create = partial(broker.authorizer.allows, request, AclOperation.CREATE_TOKENS, ResourceType.USER)
+        life_ms = milliseconds(body.max_lifetime)
+        token_id, token = await broker.tokens.create(asking, owner, renewers, life_ms, may_create)
     except KafkaError as error:
         return answer | {"error_code": error.code}
     return answer | {

@@ -13,7 +13,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker.api.declaration import Api
-from ottla.broker.ports import WithImage, WithPartitions
+from ottla.broker.api.refusals import refused
+from ottla.broker.authorizer import allowed_names
+from ottla.broker.ports import WithAuthorizer, WithImage, WithPartitions
 from ottla.broker.request import Request
 from ottla.metadata.image import INTERNAL_TOPICS
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -27,13 +29,15 @@ API = Api(key=21, versions=(0, 2), needs=(Right(AclOperation.DELETE, ResourceTyp
 _PARTITIONS_PER_TURN = 20
 
 
-class Parts(WithImage, WithPartitions, Protocol): ...
+class Parts(WithAuthorizer, WithImage, WithPartitions, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers each partition's new low watermark, or its error."""
     topics = []
     waiting: list[tuple[dict[str, int], Partition, asyncio.Future[None]]] = []
+    names = (topic.name for topic in body.topics)
+    deletable = allowed_names(broker.authorizer, request, AclOperation.DELETE, ResourceType.TOPIC, names)
     for topic in body.topics:
         answers = []
         for count, asked in enumerate(topic.partitions):
@@ -41,6 +45,8 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
                 await asyncio.sleep(0)  # each deletion wakes the partition's waiting fetches
             answer = {"partition_index": asked.partition_index, "low_watermark": -1}
             try:
+                if topic.name not in deletable:
+                    raise refused(ResourceType.TOPIC)
                 partition = _find(broker, topic.name, asked.partition_index)
                 waiting.append((answer, partition, partition.deleted(partition.delete_records(asked.offset))))
             except KafkaError as error:

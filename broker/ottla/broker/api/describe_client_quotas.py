@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.api.declaration import Api
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.api.refusals import NOT_ON_CLUSTER
 from ottla.broker.ports import WithImage
 from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 from ottla.settings.quotas import Component, matching
 
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right."""
+    return {**NOT_ON_CLUSTER, "entries": None}
+
+
 API = Api(
     key=48,
     versions=(0, 1),
     needs=(Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),),
+    refuse=_refuse,
 )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from ottla.broker import authorized_operations
 from ottla.broker.api.declaration import Api, NoRightNeeded
-from ottla.broker.ports import WithId, WithImage
+from ottla.broker.ports import WithAuthorizer, WithId, WithImage
 from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import alive, controller_for_clients
 from ottla.protocol.errors import ErrorCode
@@ -21,7 +21,7 @@ API = Api(key=60, versions=(0, 2), needs=NoRightNeeded("every client may learn w
 BROKERS, CONTROLLERS = 1, 2
 
 
-class Parts(WithId, WithImage, Protocol): ...
+class Parts(WithAuthorizer, WithId, WithImage, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
@@ -46,7 +46,9 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
         "cluster_id": image.cluster_id,
         "controller_id": controller_for_clients(image, broker.id),
         "brokers": brokers,
-        "cluster_authorized_operations": authorized_operations.ON_CLUSTER if asked else authorized_operations.NOT_ASKED,
+        "cluster_authorized_operations": authorized_operations.on_cluster(broker.authorizer, request)
+        if asked
+        else authorized_operations.NOT_ASKED,
     }
 
 

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Protocol
 
 from ottla.broker import ports
-from ottla.broker.api.config_resources import ConfigResourceType, broker_id, check_broker_name
+from ottla.broker.api.config_resources import ConfigResourceType, broker_id, check_broker_name, check_right
 from ottla.broker.api.declaration import Api
 from ottla.broker.damage import damages
 from ottla.broker.log_levels import log_levels
@@ -55,6 +55,7 @@ _DAMAGES_MAX = 200
 
 
 class Parts(
+    ports.WithAuthorizer,
     ports.WithCompactor,
     ports.WithConfig,
     ports.WithId,
@@ -78,6 +79,8 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
             "configs": [],
         }
         try:
+            kind, operation = resource.resource_type, AclOperation.DESCRIBE_CONFIGS
+            check_right(broker, request, operation, kind, resource.resource_name)
             keys = resource.configuration_keys
             found = only(await _describe(broker, resource.resource_type, resource.resource_name, keys), keys)
             result["configs"] = [_asked(entry, body) for entry in found]

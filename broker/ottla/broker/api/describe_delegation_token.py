@@ -1,30 +1,35 @@
-"""DescribeDelegationToken (key 41), versions 1–3: the tokens that the client owns or renews, with their HMACs
-(KIP-48)."""
+"""DescribeDelegationToken (key 41), versions 1–3: the tokens that the client owns or renews, or may describe, with
+their HMACs (KIP-48, KIP-373)."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
 
-from ottla.broker.api.declaration import Api, NoRightNeeded
+from ottla.broker.api.declaration import Api
 from ottla.broker.login.tokens import hmac_of, shown_to
-from ottla.broker.ports import WithImage, WithTokens
+from ottla.broker.ports import WithAuthorizer, WithImage, WithTokens
 from ottla.broker.request import Request
 from ottla.metadata.model.users import Token
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 API = Api(
     key=41,
     versions=(1, 3),
-    needs=NoRightNeeded("everybody may see the tokens that they own or renew"),
-    gaps=("Nobody sees tokens that they neither own nor renew.",),
+    needs=(
+        Right(AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN),
+        Right(AclOperation.DESCRIBE_TOKENS, ResourceType.USER),
+    ),
 )
 
 
-class Parts(WithImage, WithTokens, Protocol): ...
+class Parts(WithAuthorizer, WithImage, WithTokens, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
-    """Describes the client's tokens; with owners in the request, only theirs, and none for an empty list."""
+    """Describes the tokens that the client may see; with owners in the request, only theirs, and none for an empty
+    list."""
     try:
         broker.tokens.check(request)
     except KafkaError as error:
@@ -36,9 +41,17 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
         "tokens": [
             _described(token_id, token, hmac_of(settings, token_id))
             for token_id, token in broker.image.tokens.items()
-            if shown_to(token, request.principal, owners)
+            if shown_to(token, request.principal, owners, partial(_may_describe, broker, request, token_id))
         ],
     }
+
+
+def _may_describe(broker: Parts, request: Request, token_id: str, token: Token) -> bool:
+    """Whether the client may see a token that isn't its own: by a right on the token, or on the token's owner."""
+    allows = broker.authorizer.allows
+    return allows(request, AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, token_id, quiet=True) or allows(
+        request, AclOperation.DESCRIBE_TOKENS, ResourceType.USER, token.owner, quiet=True
+    )
 
 
 def _described(token_id: str, token: Token, hmac: bytes) -> dict[str, Any]:

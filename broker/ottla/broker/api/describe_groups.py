@@ -6,12 +6,13 @@ error GROUP_ID_NOT_FOUND (KIP-1043). The protocol and the members' metadata are 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from ottla.broker.authorized_operations import NOT_ASKED, ON_GROUP
+from ottla.broker.authorized_operations import NOT_ASKED
+from ottla.broker.authorizer import allowed_names
 from ottla.broker.group.classic import ClassicGroup
 from ottla.broker.group.states import State
-from ottla.broker.ports import WithGroups
+from ottla.broker.ports import WithAuthorizer, WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
@@ -21,16 +22,27 @@ from .declaration import Api
 API = Api(key=15, versions=(0, 6), needs=(Right(AclOperation.DESCRIBE, ResourceType.GROUP),))
 
 
-async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithAuthorizer, WithGroups, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers the description of each group, with an error code of its own."""
-    answers = [_describe(broker, request, group_id) for group_id in body.groups]
+    authorizer, kind = broker.authorizer, ResourceType.GROUP
+    describable = allowed_names(authorizer, request, AclOperation.DESCRIBE, kind, body.groups)
+    answers = [
+        _describe(broker, request, group_id)
+        if group_id in describable
+        else {"group_id": group_id, "error_code": ErrorCode.group_authorization_failed}
+        for group_id in body.groups
+    ]
     for answer in answers:
         asked = body.include_authorized_operations and not answer.get("error_code")
-        answer["authorized_operations"] = ON_GROUP if asked else NOT_ASKED
+        operations = authorizer.authorized_operations(request, kind, answer["group_id"]) if asked else NOT_ASKED
+        answer["authorized_operations"] = operations
     return {"groups": answers}
 
 
-def _describe(broker: WithGroups, request: Request, group_id: str) -> dict[str, Any]:
+def _describe(broker: Parts, request: Request, group_id: str) -> dict[str, Any]:
     answer: dict[str, Any] = {"group_id": group_id}
     try:
         group = broker.groups.group(group_id)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker.api.declaration import Api
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.api.refusals import NOT_ON_CLUSTER
 from ottla.broker.ports import WithLogs, WithMoves, WithPartitions
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
@@ -19,10 +20,17 @@ if TYPE_CHECKING:
     from ottla.broker.log.future import FutureLog
     from ottla.broker.partition import Partition
 
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right. Before version 3 an answer has no error code."""
+    return {"error_code": NOT_ON_CLUSTER["error_code"], "results": []}
+
+
 API = Api(
     key=35,
     versions=(1, 5),
     needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),),
+    refuse=_refuse,
     gaps=("A full directory has 0 usable bytes until it has room again; to Kafka it is a failed directory.",),
 )
 

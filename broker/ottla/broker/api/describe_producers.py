@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker.api.declaration import Api
-from ottla.broker.ports import WithPartitions
+from ottla.broker.api.refusals import refused
+from ottla.broker.authorizer import allowed_names
+from ottla.broker.ports import WithAuthorizer, WithPartitions
 from ottla.broker.request import Request
 from ottla.protocol.errors import KafkaError
 from ottla.protocol.messages import EncodedArray
@@ -52,7 +54,10 @@ class _Turn:
                 raise _ClientGone
 
 
-async def handle(broker: WithPartitions, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithAuthorizer, WithPartitions, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers the id, the epochs (the producer's and its coordinator's), the last sequence, the last timestamp and the
     open transaction of each producer."""
     try:
@@ -61,14 +66,18 @@ async def handle(broker: WithPartitions, request: Request, body: Any) -> dict[st
         return {"topics": []}  # it isn't sent: the client has gone
 
 
-async def _topics(broker: WithPartitions, request: Request, body: Any) -> list[dict[str, Any]]:
+async def _topics(broker: Parts, request: Request, body: Any) -> list[dict[str, Any]]:
     topics = []
+    names = (topic.name for topic in body.topics)
+    readable = allowed_names(broker.authorizer, request, AclOperation.READ, ResourceType.TOPIC, names)
     turn = _Turn(request.pending)
     for topic in body.topics:
         answers = []
         for index in topic.partition_indexes:
             answer: dict[str, Any] = {"partition_index": index}
             try:
+                if topic.name not in readable:
+                    raise refused(ResourceType.TOPIC)
                 partition = broker.partitions.find(topic.name, index)
                 partition.check_leader_epoch(-1)
                 frozen = partition.log.producers.freeze()

@@ -7,11 +7,12 @@ begins with the first partition of the next topic.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
 
 from ottla.broker import authorized_operations
 from ottla.broker.api.declaration import Api
-from ottla.broker.ports import WithConfig, WithImage
+from ottla.broker.ports import WithAuthorizer, WithConfig, WithImage
 from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import describe_partition
 from ottla.metadata.naming import check_topic_name
@@ -21,7 +22,10 @@ from ottla.protocol.rights import AclOperation, ResourceType, Right
 API = Api(key=75, versions=(0, 0), needs=(Right(AclOperation.DESCRIBE, ResourceType.TOPIC),))
 
 
-class Parts(WithConfig, WithImage, Protocol): ...
+TOPICS_PER_TURN = 200  # about which the authorizer decides in one turn of the event loop
+
+
+class Parts(WithAuthorizer, WithConfig, WithImage, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
@@ -34,12 +38,20 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
         return {"topics": [_failed(topic.name, ErrorCode.invalid_request) for topic in body.topics]}
     left = max(1, min(body.response_partition_limit, broker.config.get_int("max.request.partition.size.limit")))
     topics: list[dict[str, Any]] = []
-    for name in names:
+    refused: list[dict[str, Any]] = []  # the topics that the client names and may not describe, existing or not
+    for number, name in enumerate(names, 1):
+        if broker.authorizer.enforced and not number % TOPICS_PER_TURN:
+            await asyncio.sleep(0)
+        if not broker.authorizer.allows(request, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+            if named:
+                refused.append(_failed(name, ErrorCode.topic_authorization_failed))
+            continue
         if left == 0:
-            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": 0}}
+            cursor_behind = {"topic_name": name, "partition_index": 0}
+            return {"topics": topics + refused, "next_cursor": cursor_behind}
         topic = image.topics.get(name)
         if topic is None:
-            topics.append(_unknown(name))
+            topics.append(_unknown(broker, request, name))
             continue
         first = cursor.partition_index if cursor is not None and name == cursor.topic_name else 0
         last = min(len(topic.partitions), first + left)
@@ -57,21 +69,25 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
                 "topic_id": topic.id,
                 "is_internal": topic.internal,
                 "partitions": partitions,
-                "topic_authorized_operations": authorized_operations.ON_TOPIC,
+                "topic_authorized_operations": _operations(broker, request, name),
             }
         )
         if last < len(topic.partitions) and first <= last:
-            return {"topics": topics, "next_cursor": {"topic_name": name, "partition_index": last}}
-    return {"topics": topics, "next_cursor": None}
+            return {"topics": topics + refused, "next_cursor": {"topic_name": name, "partition_index": last}}
+    return {"topics": topics + refused, "next_cursor": None}
 
 
-def _unknown(name: str) -> dict[str, Any]:
+def _operations(broker: Parts, request: Request, topic: str) -> int:
+    return broker.authorizer.authorized_operations(request, ResourceType.TOPIC, topic)
+
+
+def _unknown(broker: Parts, request: Request, name: str) -> dict[str, Any]:
     try:
         check_topic_name(name)
     except KafkaError as error:
         return _failed(name, error.code)
     answer = _failed(name, ErrorCode.unknown_topic_or_partition)
-    return answer | {"topic_authorized_operations": authorized_operations.ON_TOPIC}
+    return answer | {"topic_authorized_operations": _operations(broker, request, name)}
 
 
 def _failed(name: str, code: ErrorCode) -> dict[str, Any]:

@@ -8,14 +8,21 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from ottla.broker.api.declaration import Api
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.api.refusals import NOT_ON_CLUSTER
 from ottla.broker.login.credentials import MECHANISM_OF
 from ottla.broker.ports import WithImage
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-API = Api(key=50, versions=(0, 0), needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),))
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right, which names no user, as Kafka's."""
+    return {**NOT_ON_CLUSTER, "results": [NOT_ON_CLUSTER for _ in body.users or ()]}
+
+
+API = Api(key=50, versions=(0, 0), needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),), refuse=_refuse)
 
 
 async def handle(broker: WithImage, request: Request, body: Any) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ottla.broker.api.declaration import Api
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.api.refusals import NOT_ON_CLUSTER
 from ottla.broker.bounded import gather_bounded
 from ottla.broker.ports import WithImage, WithIntents
 from ottla.broker.request import Request
@@ -16,7 +17,23 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-API = Api(key=43, versions=(0, 2), needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),), changes_metadata=True)
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right."""
+    topics = [
+        _topic(each.topic, [{"partition_id": index, **NOT_ON_CLUSTER} for index in each.partitions])
+        for each in body.topic_partitions or ()
+    ]
+    return {"error_code": NOT_ON_CLUSTER["error_code"], "replica_election_results": topics}
+
+
+API = Api(
+    key=43,
+    versions=(0, 2),
+    needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
+    changes_metadata=True,
+    refuse=_refuse,
+)
 PREFERRED, UNCLEAN = 0, 1
 
 

@@ -7,13 +7,13 @@ of the client's next transaction.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
-from ottla.broker.ports import WithTransactions
+from ottla.broker.ports import WithAuthorizer, WithTransactions
 from ottla.broker.request import Request
 from ottla.broker.transaction.ending import Ending
 from ottla.broker.transaction.metadata import V1, V2
-from ottla.protocol.errors import KafkaError
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .declaration import Api
@@ -23,8 +23,14 @@ API = Api(key=26, versions=(0, 5), needs=(Right(AclOperation.WRITE, ResourceType
 NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
 
 
-async def handle(broker: WithTransactions, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithAuthorizer, WithTransactions, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code, and from version 5 on the producer's next id and epoch."""
+    kind = ResourceType.TRANSACTIONAL_ID
+    if not broker.authorizer.allows(request, AclOperation.WRITE, kind, body.transactional_id):
+        return {"error_code": ErrorCode.transactional_id_authorization_failed, **NO_PRODUCER}
     version = V2 if request.api_version >= 5 else V1
     ending = Ending(body.producer_id, body.producer_epoch, body.committed, version)
     try:

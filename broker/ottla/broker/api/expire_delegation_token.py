@@ -10,7 +10,12 @@ from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 
-API = Api(key=40, versions=(1, 2), needs=NoRightNeeded("the token's owner and its renewers may do it, and nobody else"))
+API = Api(
+    key=40,
+    versions=(1, 2),
+    needs=NoRightNeeded("the token's owner and its renewers may do it, and nobody else"),
+    changes_metadata=True,
+)
 
 
 async def handle(broker: WithTokens, request: Request, body: Any) -> dict[str, Any]:

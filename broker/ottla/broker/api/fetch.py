@@ -23,12 +23,13 @@ transactions whose records are among those of the answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker import ports, reading
 from ottla.broker.api.declaration import Api
+from ottla.broker.api.refusals import refused
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.fetch_sessions import FINAL_EPOCH, INITIAL_EPOCH, FetchPartition, FetchSession, PartitionKey
 from ottla.broker.replica.selector import NONE, RACK_AWARE, preferred_replica
@@ -39,7 +40,7 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.fetch import NO_TAGS, TOPIC_IDS, PartitionAnswer, diverging_epoch_tags, success, write_fetch_answer
 from ottla.protocol.fetch_request import CONSUMER, FetchRequest, read_fetch_request
 from ottla.protocol.received import Memory
-from ottla.protocol.rights import AclOperation, ResourceType, Right
+from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType, Right
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
@@ -59,6 +60,7 @@ COLD_WAIT_MS = 500  # the least wait for a disk, because a client with max_wait_
 
 
 class Parts(
+    ports.WithAuthorizer,
     ports.WithColdReads,
     ports.WithConfig,
     ports.WithFailedRequests,
@@ -95,7 +97,9 @@ class _Fetch:
     __slots__ = (
         "_asked",
         "_broker",
+        "_guarded",
         "_incremental",
+        "_known",
         "answers",
         "body",
         "charge",
@@ -119,11 +123,13 @@ class _Fetch:
         self.max_bytes = body.max_bytes if body.max_bytes < max_bytes else max_bytes
         self.read_committed = body.isolation_level == 1
         self.follower = body.replica_id > CONSUMER
-        self.charge = None if self.follower else request.charge
+        self.charge = None if request.charge is None or self._fetches_as_broker() else request.charge
         if self.charge is not None:
             self.max_bytes = self.charge.fetch_bytes_max(self.max_bytes)
             self.body = body._replace(min_bytes=min(body.min_bytes, self.max_bytes))
         self.follower_will_do = not self.follower and request.api_version >= FOLLOWER_FETCHES
+        self._guarded = True  # whether the client's right to a topic must be checked
+        self._known: Set[str | bytes] = frozenset()  # the topics that the client is known to be allowed to read
         self.session: FetchSession | None = None
         self._incremental = False
         self._asked: list[FetchPartition] = []
@@ -153,6 +159,7 @@ class _Fetch:
         if epoch not in (INITIAL_EPOCH, FINAL_EPOCH):
             self.session = sessions.resume(body.session_id, epoch, by_id, now)
             self.session.asked_by(body.replica_epoch, self.read_committed)
+            self.session.under_rights(self._broker.authorizer.changes)
             self.session.update(asked, [(topic, index) for topic, indexes in body.forgotten for index in indexes])
             self._incremental = True
             return
@@ -162,6 +169,7 @@ class _Fetch:
             self.session = sessions.create(_by_key(asked), body.replica_id, by_id, now)
             if self.session is not None:
                 self.session.asked_by(body.replica_epoch, self.read_committed)
+                self.session.under_rights(self._broker.authorizer.changes)
 
     def withdraw_session(self) -> None:
         """Ends the session that this request has begun, if any, because the client doesn't get the session's id."""
@@ -179,6 +187,10 @@ class _Fetch:
         """Reads the partitions anew. In a session, only partitions that may have news since the last read are read."""
         self.size = 0
         self.failed = self.cut = False
+        authorizer = self._broker.authorizer
+        self._guarded = authorizer.enforced
+        if self._guarded:
+            self._known = authorizer.known_topics(self.request, AclOperation.READ)
         if self.cold:
             self.cold = {}
         answers = self.answers
@@ -207,6 +219,8 @@ class _Fetch:
     def _read(self, asked: FetchPartition) -> _Read:
         index = asked.index
         try:
+            if self._guarded and (self.follower or asked.topic not in self._known):
+                self._check_right(asked.topic)
             partition = self._broker.partitions.find(asked.topic, index)
             partition.check_leader_epoch(asked.current_leader_epoch, follower_will_do=self.follower_will_do)
             if asked.last_fetched_epoch >= 0:
@@ -242,6 +256,31 @@ class _Fetch:
         self.size += size
         answer = success(index, high_watermark, last_stable_offset, log_start, ranges, size, aborted)
         return asked, answer, partition
+
+    def _fetches_as_broker(self) -> bool:
+        """Whether a follower fetches, and not a client that merely has a replica's id in its request."""
+        action = AclOperation.CLUSTER_ACTION
+        return self.follower and self._broker.authorizer.allows(
+            self.request, action, ResourceType.CLUSTER, CLUSTER_NAME, quiet=True
+        )
+
+    def _check_right(self, topic: str | bytes) -> None:
+        """Raises KafkaError if the client may not read the topic. A follower needs a right on the cluster; without that
+        right, the answer doesn't say whether the topic exists."""
+        authorizer = self._broker.authorizer
+        if not self.follower:
+            if not authorizer.allows_topic(self.request, AclOperation.READ, topic, partial(self._count_of, topic)):
+                raise refused(ResourceType.TOPIC)
+            return
+        action = AclOperation.CLUSTER_ACTION
+        if not authorizer.allows(self.request, action, ResourceType.CLUSTER, CLUSTER_NAME):
+            raise refused(ResourceType.TOPIC)
+        self._guarded = False
+
+    def _count_of(self, topic: str | bytes) -> int:
+        """How many partitions of the topic the client fetches."""
+        asked = self._asked if self.session is None else self.session.partitions.values()
+        return sum(each.topic == topic for each in asked)
 
     def _read_as_follower(self, asked: FetchPartition, partition: Partition, limit: int, minimum_one: bool) -> Readable:
         replica_id = self.body.replica_id

@@ -14,10 +14,12 @@ librdkafka and franz-go give up at once.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any, Protocol
 
+from ottla.broker.authorizer import allowed_names
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
-from ottla.broker.ports import WithAwaitedElections, WithImage, WithInternalTopics
+from ottla.broker.ports import WithAuthorizer, WithAwaitedElections, WithImage, WithInternalTopics
 from ottla.broker.request import Request
 from ottla.broker.transaction.partitioning import TRANSACTIONS_TOPIC
 from ottla.metadata.features import transaction_level
@@ -26,6 +28,7 @@ from ottla.protocol.java_hash import partition_of
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .declaration import Api
+from .refusals import CODES, MESSAGES
 
 API = Api(
     key=10,
@@ -40,6 +43,8 @@ API = Api(
 _TOPICS = {0: OFFSETS_TOPIC, 1: TRANSACTIONS_TOPIC}
 """The internal topic that has a key's state, by the key's type: groups and transactional ids."""
 
+_RESOURCES = {0: ResourceType.GROUP, 1: ResourceType.TRANSACTIONAL_ID}
+
 _NOWHERE: dict[str, Any] = {"node_id": -1, "host": "", "port": -1}
 _MESSAGES = {
     ErrorCode.transactional_id_authorization_failed: (
@@ -50,7 +55,7 @@ _MESSAGES = {
 }
 
 
-class Parts(WithAwaitedElections, WithImage, WithInternalTopics, Protocol): ...
+class Parts(WithAuthorizer, WithAwaitedElections, WithImage, WithInternalTopics, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
@@ -59,10 +64,17 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     asked = body.coordinator_keys if several else [body.key]
     name = _TOPICS.get(body.key_type)
     topic = None if name is None else broker.image.topics.get(name)
+    kind = _RESOURCES.get(body.key_type)
+    allowed: Set[str] = set(asked)
+    if kind is not None:
+        allowed = allowed_names(broker.authorizer, request, AclOperation.DESCRIBE, kind, asked)
     if topic is not None:
-        indexes = {partition_of(key, len(topic.partitions)) for key in asked}
+        indexes = {partition_of(key, len(topic.partitions)) for key in asked if key in allowed}
         await broker.awaited_elections.settled({topic.id: indexes}, request.pending)
-    found = [_coordinator(broker, request, name, key) for key in asked]
+    found = [
+        _coordinator(broker, request, name, key) if kind is None or key in allowed else _not_allowed(kind)
+        for key in asked
+    ]
     if several:
         return {"coordinators": [{"key": key, **each} for key, each in zip(asked, found, strict=True)]}
     return found[0]
@@ -91,6 +103,10 @@ def _coordinator(broker: Parts, request: Request, name: str | None, key: str) ->
         "host": endpoint.host,
         "port": endpoint.port,
     }
+
+
+def _not_allowed(kind: ResourceType) -> dict[str, Any]:
+    return {"error_code": CODES[kind], "error_message": MESSAGES[kind], **_NOWHERE}
 
 
 def _refused(error: ErrorCode) -> dict[str, Any]:

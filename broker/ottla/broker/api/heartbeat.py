@@ -6,10 +6,11 @@ Source: Kafka's GroupCoordinatorService.heartbeat.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ottla.broker.ports import WithGroups
+from ottla.broker.ports import WithAuthorizer, WithGroups
 from ottla.broker.request import Request
+from ottla.protocol.errors import ErrorCode
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .at_once import at_once
@@ -21,7 +22,12 @@ if TYPE_CHECKING:
 API = Api(key=12, versions=(0, 4), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-def handle(broker: WithGroups, request: Request, body: Any) -> asyncio.Future[Response]:
+class Parts(WithAuthorizer, WithGroups, Protocol): ...
+
+
+def handle(broker: Parts, request: Request, body: Any) -> asyncio.Future[Response]:
     """Answers an error code: REBALANCE_IN_PROGRESS tells the member to join again."""
+    if not broker.authorizer.allows(request, AclOperation.READ, ResourceType.GROUP, body.group_id):
+        return at_once({"error_code": ErrorCode.group_authorization_failed})
     code = broker.groups.heartbeat(body.group_id, body.member_id, body.generation_id, body.group_instance_id)
     return at_once({"error_code": code})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ottla.broker.api.config_resources import ConfigResourceType, alter, answer_each, check_broker_name
+from ottla.broker.api.config_resources import ConfigResourceType, alter, answer_each, check_broker_name, check_right
 from ottla.broker.api.declaration import Api
 from ottla.broker.log_levels import check_log_level, set_log_level
-from ottla.broker.ports import WithConfig, WithId, WithImage, WithIntents, WithTls
+from ottla.broker.ports import WithAuthorizer, WithConfig, WithId, WithImage, WithIntents, WithTls
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
@@ -26,13 +26,14 @@ API = Api(
 )
 
 
-class Parts(WithConfig, WithId, WithImage, WithIntents, WithTls, Protocol): ...
+class Parts(WithAuthorizer, WithConfig, WithId, WithImage, WithIntents, WithTls, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Changes each resource as a whole or not at all."""
 
     async def change(kind: int, name: str, configs: Any) -> None:
+        check_right(broker, request, AclOperation.ALTER_CONFIGS, kind, name)
         edits = [Edit(config.name, config.config_operation, config.value) for config in configs]
         if kind == ConfigResourceType.BROKER_LOGGER:
             _alter_log_levels(broker, name, edits, body.validate_only)

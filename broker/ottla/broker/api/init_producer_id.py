@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 from ottla.broker.api.declaration import Api
 from ottla.broker.api.older_producers import known_to
-from ottla.broker.ports import WithProducerIds, WithTransactions
+from ottla.broker.ports import WithAuthorizer, WithProducerIds, WithTransactions
 from ottla.broker.request import Request
 from ottla.broker.transaction.initialization import Init, Producer
 from ottla.broker.transaction.metadata import NO_EPOCH, NO_PRODUCER_ID
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
-from ottla.protocol.rights import AclOperation, ResourceType, Right
+from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType, Right
 
 API = Api(
     key=22,
@@ -30,12 +30,14 @@ API = Api(
 NO_PRODUCER = {"producer_id": -1, "producer_epoch": -1}
 
 
-class Parts(WithProducerIds, WithTransactions, Protocol): ...
+class Parts(WithAuthorizer, WithProducerIds, WithTransactions, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers a new id with epoch 0; for a transactional id its producer's id with the next epoch. An idempotent
     producer that sends its present id gets a new id, too, as in Kafka."""
+    if (refusal := _refusal(broker, request, body.transactional_id)) is not ErrorCode.none:
+        return {"error_code": refusal, **NO_PRODUCER}
     if (body.producer_id == NO_PRODUCER_ID) != (body.producer_epoch == NO_EPOCH):
         return {"error_code": ErrorCode.invalid_request, **NO_PRODUCER}
     if body.transactional_id is None:
@@ -54,3 +56,18 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
         "producer_id": answer.producer_id,
         "producer_epoch": answer.epoch,
     }
+
+
+def _refusal(broker: Parts, request: Request, transactional_id: str | None) -> ErrorCode:
+    """The error for a client without the right; NONE for other clients. An idempotent producer needs the right to write
+    to some topic, or the older right IDEMPOTENT_WRITE (KIP-679)."""
+    authorizer, write = broker.authorizer, AclOperation.WRITE
+    if transactional_id is not None:
+        allowed = authorizer.allows(request, write, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        return ErrorCode.none if allowed else ErrorCode.transactional_id_authorization_failed
+    older = AclOperation.IDEMPOTENT_WRITE
+    if authorizer.allows(request, older, ResourceType.CLUSTER, CLUSTER_NAME, quiet=True) or authorizer.allows_on_some(
+        request, write, ResourceType.TOPIC
+    ):
+        return ErrorCode.none
+    return ErrorCode.cluster_authorization_failed

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 from uuid import uuid4
 
 from ottla.broker.group.effects import Answer, Join
-from ottla.broker.ports import WithGroups
+from ottla.broker.ports import WithAuthorizer, WithGroups
 from ottla.broker.request import Request
-from ottla.protocol.errors import KafkaError
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
@@ -26,9 +26,14 @@ from .declaration import Api, Response
 API = Api(key=11, versions=(0, 9), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-def handle(broker: WithGroups, request: Request, body: Any) -> asyncio.Future[Response]:
+class Parts(WithAuthorizer, WithGroups, Protocol): ...
+
+
+def handle(broker: Parts, request: Request, body: Any) -> asyncio.Future[Response]:
     """Answers when the generation begins. The group's leader computes the assignment from the answer's `members`."""
     version = request.api_version
+    if not broker.authorizer.allows(request, AclOperation.READ, ResourceType.GROUP, body.group_id):
+        return at_once(_response(version, {"error_code": ErrorCode.group_authorization_failed, "member_id": ""}))
     session_timeout_ms = milliseconds(body.session_timeout)
     join = Join(
         ticket=broker.groups.ticket(),

@@ -6,10 +6,10 @@ several members, also by their static ids alone (KIP-345).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from ottla.broker.group.effects import Leaver
-from ottla.broker.ports import WithGroups
+from ottla.broker.ports import WithAuthorizer, WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
@@ -19,8 +19,13 @@ from .declaration import Api
 API = Api(key=13, versions=(0, 5), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-async def handle(broker: WithGroups, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithAuthorizer, WithGroups, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code for each member."""
+    if not broker.authorizer.allows(request, AclOperation.READ, ResourceType.GROUP, body.group_id):
+        return {"error_code": ErrorCode.group_authorization_failed}
     if request.api_version < 3:
         leavers = [Leaver(body.member_id)]
     else:

@@ -6,13 +6,20 @@ from collections.abc import Iterable
 from typing import Any
 
 from ottla.broker.api.config_resources import METADATA_TYPES, ConfigResourceType
-from ottla.broker.api.declaration import Api
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.api.refusals import NOT_ON_CLUSTER
 from ottla.broker.ports import WithImage
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-API = Api(key=74, versions=(0, 1), needs=(Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),))
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right."""
+    return {"error_code": NOT_ON_CLUSTER["error_code"], "config_resources": []}
+
+
+API = Api(key=74, versions=(0, 1), needs=(Right(AclOperation.DESCRIBE_CONFIGS, ResourceType.CLUSTER),), refuse=_refuse)
 
 
 async def handle(broker: WithImage, request: Request, body: Any) -> dict[str, Any]:

@@ -16,9 +16,11 @@ from functools import partial
 from typing import Any, Protocol
 
 from ottla.broker.api.declaration import Api
+from ottla.broker.api.refusals import refused
+from ottla.broker.authorizer import allowed_names
 from ottla.broker.log.log import Log
 from ottla.broker.log.segment import DamagedSegment, FoundRecord
-from ottla.broker.ports import WithColdReads, WithPartitions
+from ottla.broker.ports import WithAuthorizer, WithColdReads, WithPartitions
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
@@ -35,11 +37,13 @@ UNKNOWN = -1
 READ_COMMITTED = 1
 
 
-class Parts(WithColdReads, WithPartitions, Protocol): ...
+class Parts(WithAuthorizer, WithColdReads, WithPartitions, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers each partition's offset or error; an error of one partition doesn't affect the others."""
+    names = (topic.name for topic in body.topics for _ in topic.partitions)
+    allowed = allowed_names(broker.authorizer, request, AclOperation.DESCRIBE, ResourceType.TOPIC, names)
     counts: dict[tuple[str, int], int] = {}
     for topic in body.topics:
         for partition in topic.partitions:
@@ -51,6 +55,8 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
         for asked in topic.partitions:
             answer = {"partition_index": asked.partition_index, "timestamp": -1, "offset": UNKNOWN, "leader_epoch": -1}
             try:
+                if topic.name not in allowed:
+                    raise refused(ResourceType.TOPIC)
                 if counts[topic.name, asked.partition_index] > 1:
                     raise KafkaError(ErrorCode.invalid_request, "the request names the partition twice")
                 timestamp, offset, epoch = await _look_up(broker, request, body, topic.name, asked)

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.api.declaration import Api
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.api.refusals import NOT_ON_CLUSTER
 from ottla.broker.ports import WithImage
 from ottla.broker.request import Request
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-API = Api(key=46, versions=(0, 0), needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),))
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right. It names the partitions of the request, as in Kafka."""
+    topics = [
+        {"name": topic.name, "partitions": [{"partition_index": index} for index in topic.partition_indexes]}
+        for topic in body.topics or ()
+    ]
+    return {**NOT_ON_CLUSTER, "topics": topics}
+
+
+API = Api(key=46, versions=(0, 0), needs=(Right(AclOperation.DESCRIBE, ResourceType.CLUSTER),), refuse=_refuse)
 
 
 async def handle(broker: WithImage, request: Request, body: Any) -> dict[str, Any]:

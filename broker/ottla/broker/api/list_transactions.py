@@ -7,10 +7,10 @@ state has. If none of the names has a state, no transaction is listed.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from ottla.broker.patterns import matcher
-from ottla.broker.ports import WithTransactions
+from ottla.broker.ports import WithAuthorizer, WithTransactions
 from ottla.broker.request import Request
 from ottla.broker.transaction.listing import Wish, states_named
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -26,7 +26,10 @@ API = Api(
 )
 
 
-async def handle(broker: WithTransactions, request: Request, body: Any) -> dict[str, Any]:
+class Parts(WithAuthorizer, WithTransactions, Protocol): ...
+
+
+async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers the ids, COORDINATOR_LOAD_IN_PROGRESS while a partition of `__transaction_state` loads, or
     INVALID_REGULAR_EXPRESSION."""
     states, unknown = states_named(body.state_filters)
@@ -51,5 +54,6 @@ async def handle(broker: WithTransactions, request: Request, body: Any) -> dict[
                 "transaction_state": transaction.state.label,
             }
             for name, transaction in listed
+            if broker.authorizer.allows(request, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)
         ],
     }

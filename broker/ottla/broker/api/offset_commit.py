@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from ottla.broker.authorizer import allowed_names
 from ottla.broker.group.shard import OffsetToCommit
-from ottla.broker.ports import WithGroups, WithImage
+from ottla.broker.ports import WithAuthorizer, WithGroups, WithImage
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .declaration import Api
-from .offsets_to_commit import sort
+from .offsets_to_commit import names, refuse_all, sort
 
 API = Api(
     key=8,
@@ -27,12 +28,17 @@ API = Api(
 )
 
 
-class Parts(WithGroups, WithImage, Protocol): ...
+class Parts(WithAuthorizer, WithGroups, WithImage, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code for each partition once the offsets are committed."""
-    found = sort(broker.image, body.topics, by_id=request.api_version >= 10)
+    by_id, read = request.api_version >= 10, AclOperation.READ
+    if not broker.authorizer.allows(request, read, ResourceType.GROUP, body.group_id):
+        return refuse_all(body.topics, ErrorCode.group_authorization_failed, by_id=by_id)
+    wanted = names(broker.image, body.topics, by_id=by_id)
+    readable = allowed_names(broker.authorizer, request, read, ResourceType.TOPIC, wanted)
+    found = sort(broker.image, body.topics, readable, by_id=by_id)
     return found.answered(await _commit(broker, request, body, found.offsets) if found.offsets else ())
 
 

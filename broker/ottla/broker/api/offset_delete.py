@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ottla.broker.ports import WithGroups, WithImage
+from ottla.broker.authorizer import allowed_names
+from ottla.broker.ports import WithAuthorizer, WithGroups, WithImage
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
@@ -22,22 +23,26 @@ API = Api(
 )
 
 
-class Parts(WithGroups, WithImage, Protocol): ...
+class Parts(WithAuthorizer, WithGroups, WithImage, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code for each partition, or one error code for the whole request."""
+    if not broker.authorizer.allows(request, AclOperation.DELETE, ResourceType.GROUP, body.group_id):
+        return {"error_code": ErrorCode.group_authorization_failed}
+    names = (asked.name for asked in body.topics)
+    readable = allowed_names(broker.authorizer, request, AclOperation.READ, ResourceType.TOPIC, names)
     topics: dict[str, dict[str, Any]] = {}
     wanted: list[tuple[str, int]] = []
     slots: list[dict[str, Any]] = []
     for asked in body.topics:
-        topic = broker.image.topics.get(asked.name)
+        topic = broker.image.topics.get(asked.name) if asked.name in readable else None
+        error = ErrorCode.unknown_topic_or_partition
+        if asked.name not in readable:
+            error = ErrorCode.topic_authorization_failed
         answer = topics.setdefault(asked.name, {"name": asked.name, "partitions": []})
         for part in asked.partitions:
-            slot = {
-                "partition_index": part.partition_index,
-                "error_code": ErrorCode.unknown_topic_or_partition,
-            }
+            slot = {"partition_index": part.partition_index, "error_code": error}
             answer["partitions"].append(slot)
             if topic is not None and part.partition_index in topic.partitions:
                 wanted.append((asked.name, part.partition_index))

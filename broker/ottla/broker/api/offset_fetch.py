@@ -9,17 +9,19 @@ doesn't exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any, Protocol
 from uuid import UUID
 
+from ottla.broker.authorizer import allowed_names
 from ottla.broker.group.records import Committed
-from ottla.broker.ports import WithGroups, WithImage
+from ottla.broker.ports import WithAuthorizer, WithGroups, WithImage
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .declaration import Api
+from .refusals import refused
 
 API = Api(
     key=9,
@@ -29,7 +31,7 @@ API = Api(
 )
 
 
-class Parts(WithGroups, WithImage, Protocol): ...
+class Parts(WithAuthorizer, WithGroups, WithImage, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
@@ -37,11 +39,13 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     version = request.api_version
     if version >= 8:
         groups = [
-            await _group(broker, asked.group_id, asked.topics, body.require_stable, by_id=version >= 10)
+            await _group(broker, request, asked.group_id, asked.topics, body.require_stable, by_id=version >= 10)
             for asked in body.groups
         ]
         return {"groups": groups}
-    answer = await _group(broker, body.group_id, body.topics, version >= 7 and body.require_stable, by_id=False)
+    answer = await _group(
+        broker, request, body.group_id, body.topics, version >= 7 and body.require_stable, by_id=False
+    )
     code = answer["error_code"]
     if code is not ErrorCode.none and version < 2:  # only partitions have an error code in version 1
         return {
@@ -54,36 +58,38 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
 
 
 async def _group(
-    broker: Parts, group_id: str, topics: Iterable[Any] | None, require_stable: bool, *, by_id: bool
+    broker: Parts, request: Request, group_id: str, topics: Iterable[Any] | None, require_stable: bool, *, by_id: bool
 ) -> dict[str, Any]:
     try:
+        if not broker.authorizer.allows(request, AclOperation.DESCRIBE, ResourceType.GROUP, group_id):
+            raise refused(ResourceType.GROUP)
         if topics is None:
-            found = await _everything(broker, group_id, require_stable, by_id)
+            found = await _everything(broker, request, group_id, require_stable, by_id)
         else:
-            found = await _asked(broker, group_id, topics, require_stable, by_id)
+            found = await _asked(broker, request, group_id, topics, require_stable, by_id)
     except KafkaError as error:
         return {"group_id": group_id, "error_code": error.code, "topics": []}
     return {"group_id": group_id, "error_code": ErrorCode.none, "topics": found}
 
 
 async def _asked(
-    broker: Parts, group_id: str, topics: Iterable[Any], require_stable: bool, by_id: bool
+    broker: Parts, request: Request, group_id: str, topics: Iterable[Any], require_stable: bool, by_id: bool
 ) -> list[dict[str, Any]]:
+    topics = list(topics)
+    names = [_name(broker, asked, by_id) for asked in topics]
+    describable = _describable(broker, request, (name for name in names if name is not None))
     answers: list[dict[str, Any]] = []
     wanted: list[tuple[str, int]] = []
     places: list[list[dict[str, Any]]] = []
-    for asked in topics:
-        if by_id:
-            answer: dict[str, Any] = {"topic_id": asked.topic_id, "partitions": []}
-            topic = None if asked.topic_id is None else broker.image.topics_by_id.get(asked.topic_id)
-            name = None if topic is None else topic.name
-        else:
-            answer = {"name": asked.name, "partitions": []}
-            name = asked.name
+    for asked, name in zip(topics, names, strict=True):
+        answer: dict[str, Any] = {"topic_id": asked.topic_id} if by_id else {"name": asked.name}
+        answer["partitions"] = []
         answers.append(answer)
         for index in asked.partition_indexes:
             if name is None:
                 answer["partitions"].append(_partition(index, ErrorCode.unknown_topic_id))
+            elif name not in describable:
+                answer["partitions"].append(_partition(index, ErrorCode.topic_authorization_failed))
             else:
                 wanted.append((name, index))
                 places.append(answer["partitions"])
@@ -93,9 +99,28 @@ async def _asked(
     return answers
 
 
-async def _everything(broker: Parts, group_id: str, require_stable: bool, by_id: bool) -> list[dict[str, Any]]:
+def _name(broker: Parts, asked: Any, by_id: bool) -> str | None:
+    """The name of a requested topic; None for an id that no topic has."""
+    if not by_id:
+        name: str = asked.name
+        return name
+    topic = None if asked.topic_id is None else broker.image.topics_by_id.get(asked.topic_id)
+    return None if topic is None else topic.name
+
+
+def _describable(broker: Parts, request: Request, names: Iterable[str]) -> Set[str]:
+    return allowed_names(broker.authorizer, request, AclOperation.DESCRIBE, ResourceType.TOPIC, names)
+
+
+async def _everything(
+    broker: Parts, request: Request, group_id: str, require_stable: bool, by_id: bool
+) -> list[dict[str, Any]]:
     answers = []
-    for name, partitions in (await broker.groups.fetch_all(group_id, require_stable)).items():
+    committed = await broker.groups.fetch_all(group_id, require_stable)
+    describable = _describable(broker, request, committed)
+    for name, partitions in committed.items():
+        if name not in describable:
+            continue
         answer: dict[str, Any] = {
             "name": name,
             "partitions": [_partition(index, value) for index, value in partitions.items()],

@@ -1,8 +1,9 @@
-"""Separates the offsets of a commit: offsets of existing partitions are committed, and all others are refused."""
+"""Separates the offsets of a commit: offsets of existing partitions that the client may read are committed, and all
+others are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from typing import Any, NamedTuple
 
 from ottla.broker.group.shard import OffsetToCommit
@@ -25,8 +26,33 @@ class SortedOffsets(NamedTuple):
         return {"topics": self.topics}
 
 
-def sort(image: Image, requested: Iterable[Any], *, by_id: bool) -> SortedOffsets:
-    """Separates the offsets in a request whose topics are given by their ids (`by_id`) or by their names."""
+def names(image: Image, requested: Iterable[Any], *, by_id: bool) -> list[str]:
+    """The names of the topics in a request, which gives the topics by their ids (`by_id`) or by their names. Ids that
+    no topic has are left out."""
+    if not by_id:
+        return [asked.name for asked in requested]
+    found = [None if asked.topic_id is None else image.topics_by_id.get(asked.topic_id) for asked in requested]
+    return [topic.name for topic in found if topic is not None]
+
+
+def refuse_all(requested: Iterable[Any], code: ErrorCode, *, by_id: bool) -> dict[str, Any]:
+    """The answer to a request of which no offset is committed, with the error code for each partition."""
+    return {
+        "topics": [
+            {
+                **({"topic_id": asked.topic_id} if by_id else {"name": asked.name}),
+                "partitions": [
+                    {"partition_index": part.partition_index, "error_code": code} for part in asked.partitions
+                ],
+            }
+            for asked in requested
+        ]
+    }
+
+
+def sort(image: Image, requested: Iterable[Any], readable: Set[str], *, by_id: bool) -> SortedOffsets:
+    """Separates the offsets in a request whose topics are given by their ids (`by_id`) or by their names. `readable`
+    are the names of the topics that the client may read."""
     found = SortedOffsets([], [], [])
     for asked in requested:
         if by_id:
@@ -37,6 +63,9 @@ def sort(image: Image, requested: Iterable[Any], *, by_id: bool) -> SortedOffset
             topic = image.topics.get(asked.name)
             answer = {"name": asked.name, "partitions": []}
             unknown = ErrorCode.unknown_topic_or_partition
+        name = topic.name if topic is not None else None if by_id else asked.name
+        if name is not None and name not in readable:
+            topic, unknown = None, ErrorCode.topic_authorization_failed
         found.topics.append(answer)
         for part in asked.partitions:
             slot = {"partition_index": part.partition_index, "error_code": unknown}

@@ -14,16 +14,26 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ottla.broker.api.declaration import Api
+from ottla.broker.api.refusals import refused
 from ottla.broker.beginnings import Beginnings, Place, beginnings
 from ottla.broker.contents import loop_cost, may_leave_loop
 from ottla.broker.current_leaders import CurrentLeaders
 from ottla.broker.loop_quota import PLAIN_BATCH_BYTES, TURN_BYTES, LoopQuota
-from ottla.broker.ports import WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks, WithVerifier
+from ottla.broker.ports import (
+    WithAuthorizer,
+    WithBatchChecks,
+    WithFailedRequests,
+    WithImage,
+    WithPartitions,
+    WithTasks,
+    WithVerifier,
+)
 from ottla.broker.request import Request
 from ottla.broker.throttling import metered
 from ottla.broker.turns import Received, Turn, admit_in_turn, memory_bytes, needs_turn, take_turn
 from ottla.broker.verification import NOT_NEEDED
 from ottla.net.connection import POSTPONED
+from ottla.protocol import batches
 from ottla.protocol.current_leader import PRODUCE_VERSION, produce_leader_tags
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.produce import (
@@ -59,14 +69,25 @@ Answers = list[tuple[str | bytes, list[PartitionAnswer]]]
 _Wait = tuple[asyncio.Future[None], list[PartitionAnswer], int]  # a future, and the list and place of its answer
 
 
-class Parts(WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks, WithVerifier, Protocol): ...
+class Parts(
+    WithAuthorizer, WithBatchChecks, WithFailedRequests, WithImage, WithPartitions, WithTasks, WithVerifier, Protocol
+): ...
 
 
 def serve(broker: Parts, request: Request, frame: Memory, position: int, end: int) -> Reply:
     """Appends the request's batches. Returns the response, or a Pending that is answered later, or None with acks=0, or
     POSTPONED if the request has to be dispatched again for lack of memory."""
     body = read_produce_request(request.api_version, frame, position, end)
-    produce = _Produce(broker, request, body)
+    denied: Answers = []
+    if broker.authorizer.enforced:
+        if body.transactional_id is not None and not _may_use_its_id(broker, request, body, frame):
+            return _Produce(broker, request, body, denied).refuse_all(refused(ResourceType.TRANSACTIONAL_ID))
+        known = broker.authorizer.known_topics(request, AclOperation.WRITE)
+        for topic, _ in body.topics:
+            if topic not in known:
+                body, denied = _allowed(broker, request, body)
+                break
+    produce = _Produce(broker, request, body, denied)
     guard = None
     if body.transactional_id is not None:
         guard = NOT_NEEDED
@@ -106,6 +127,35 @@ def serve(broker: Parts, request: Request, frame: Memory, position: int, end: in
     return request.pending
 
 
+def _may_use_its_id(broker: Parts, request: Request, body: ProduceRequest, frame: Memory) -> bool:
+    """Whether the client may write as the request's transactional id. As in Kafka, the id counts only if one of the
+    batches is transactional."""
+    assert body.transactional_id is not None
+    transactional = any(
+        stop - start >= batches.HEADER_SIZE and batches.read_header(frame, start).attributes & batches.TRANSACTIONAL
+        for _, sets in body.topics
+        for _, start, stop in sets
+    )
+    kind = ResourceType.TRANSACTIONAL_ID
+    return not transactional or broker.authorizer.allows(request, AclOperation.WRITE, kind, body.transactional_id)
+
+
+def _allowed(broker: Parts, request: Request, body: ProduceRequest) -> tuple[ProduceRequest, Answers]:
+    """The request without the topics to which the client may not write, and the answers for these topics, which are the
+    same whether a topic exists or not."""
+    denied: Answers = []
+    for topic, sets in body.topics:
+        if not broker.authorizer.allows_topic(request, AclOperation.WRITE, topic, sets.__len__):
+            code = ErrorCode.topic_authorization_failed
+            for _, start, stop in sets:
+                broker.failed_requests.count_produce(topic, stop - start, code)
+            denied.append((topic, [PartitionAnswer(index, code) for index, _, _ in sets]))
+    if not denied:
+        return body, denied
+    names = {topic for topic, _ in denied}
+    return body._replace(topics=[each for each in body.topics if each[0] not in names]), denied
+
+
 def _is_one_batch(body: ProduceRequest) -> bool:
     return len(body.topics) == 1 and len(body.topics[0][1]) == 1
 
@@ -135,9 +185,10 @@ class _InTurn(NamedTuple):
 class _Produce:
     """One request in progress, with the answers so far."""
 
-    __slots__ = ("_body", "_broker", "_request", "acks", "answers", "failed", "waits")
+    __slots__ = ("_body", "_broker", "_denied", "_request", "acks", "answers", "failed", "waits")
 
-    def __init__(self, broker: Parts, request: Request, body: ProduceRequest) -> None:
+    def __init__(self, broker: Parts, request: Request, body: ProduceRequest, denied: Answers) -> None:
+        """`denied` are the answers for topics to which the client may not write; `body` has the other topics."""
         self._broker = broker
         self._request = request
         self._body = body
@@ -146,7 +197,8 @@ class _Produce:
             request.charge.unanswered = body.acks == 0
         self.answers: Answers = []
         self.waits: list[_Wait] = []
-        self.failed = False
+        self.failed = bool(denied)
+        self._denied = denied
 
     def find(self, topic: str | bytes, index: int) -> Partition:
         """The partition, if this request may write to it. Raises KafkaError."""
@@ -358,6 +410,8 @@ class _Produce:
         """The response's frame. It names the leader of each partition that this broker doesn't lead (KIP-951)."""
         version, correlation_id, charge = self._request.api_version, self._request.correlation_id, self._request.charge
         throttle_time = 0 if charge is None else charge.produced()
+        if self._denied:
+            answers = [*answers, *self._denied]
         if not self.failed or version < PRODUCE_VERSION:
             return write_produce_answer(version, correlation_id, answers, throttle_time=throttle_time)
         leaders = CurrentLeaders(self._broker.image, self._request.listener)

@@ -6,10 +6,10 @@ protocol (KIP-559).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ottla.broker.group.effects import Sync
-from ottla.broker.ports import WithGroups
+from ottla.broker.ports import WithAuthorizer, WithGroups
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 API = Api(key=14, versions=(0, 5), needs=(Right(AclOperation.READ, ResourceType.GROUP),))
 
 
-def handle(broker: WithGroups, request: Request, body: Any) -> asyncio.Future[Response]:
+class Parts(WithAuthorizer, WithGroups, Protocol): ...
+
+
+def handle(broker: Parts, request: Request, body: Any) -> asyncio.Future[Response]:
     """Answers when the assignments are committed."""
+    if not broker.authorizer.allows(request, AclOperation.READ, ResourceType.GROUP, body.group_id):
+        return at_once({"error_code": ErrorCode.group_authorization_failed})
     if request.api_version >= 5 and (body.protocol_type is None or body.protocol_name is None):
         return at_once({"error_code": ErrorCode.inconsistent_group_protocol})
     sync = Sync(

@@ -13,14 +13,15 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from ottla.broker.ports import WithGroups, WithImage, WithVerifier
+from ottla.broker.authorizer import allowed_names
+from ottla.broker.ports import WithAuthorizer, WithGroups, WithImage, WithVerifier
 from ottla.broker.request import Request
 from ottla.broker.transaction.initialization import Producer
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
 from .declaration import Api
-from .offsets_to_commit import sort
+from .offsets_to_commit import names, refuse_all, sort
 
 API = Api(
     key=28,
@@ -37,12 +38,16 @@ _ABORTABLE = 4  # the first version whose clients know TRANSACTION_ABORTABLE
 _LOADS = 2  # the first version whose clients know COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296)
 
 
-class Parts(WithGroups, WithImage, WithVerifier, Protocol): ...
+class Parts(WithAuthorizer, WithGroups, WithImage, WithVerifier, Protocol): ...
 
 
 async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     """Answers an error code for each partition once the offsets are committed to the log."""
-    found = sort(broker.image, body.topics, by_id=False)
+    if (refusal := _refusal(broker, request, body)) is not ErrorCode.none:
+        return refuse_all(body.topics, refusal, by_id=False)
+    wanted = names(broker.image, body.topics, by_id=False)
+    readable = allowed_names(broker.authorizer, request, AclOperation.READ, ResourceType.TOPIC, wanted)
+    found = sort(broker.image, body.topics, readable, by_id=False)
     if not found.offsets:
         return found.answered(())
     producer = Producer(body.producer_id, body.producer_epoch)
@@ -55,13 +60,24 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
                 raise KafkaError(error)
             # The offsets of a topic that was deleted during the question are deleted. They mustn't come back, because a
             # new topic of that name would inherit them.
-            found = sort(broker.image, body.topics, by_id=False)
+            found = sort(broker.image, body.topics, readable, by_id=False)
         codes = await broker.groups.commit_in_transaction(
             body.group_id, commits, body.member_id, body.generation_id, body.group_instance_id, found.offsets
         )
     except KafkaError as error:
         codes = [_for_client(request, error.code)] * len(found.offsets)
     return found.answered(codes)
+
+
+def _refusal(broker: Parts, request: Request, body: Any) -> ErrorCode:
+    """The error for a client without the right to the transaction or to the group; NONE for other clients."""
+    authorizer = broker.authorizer
+    kind = ResourceType.TRANSACTIONAL_ID
+    if not authorizer.allows(request, AclOperation.WRITE, kind, body.transactional_id):
+        return ErrorCode.transactional_id_authorization_failed
+    if not authorizer.allows(request, AclOperation.READ, ResourceType.GROUP, body.group_id):
+        return ErrorCode.group_authorization_failed
+    return ErrorCode.none
 
 
 def _for_client(request: Request, code: ErrorCode) -> ErrorCode:

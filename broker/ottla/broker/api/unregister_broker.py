@@ -7,11 +7,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.api.declaration import Api
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.api.refusals import NOT_ON_CLUSTER
 from ottla.broker.ports import WithIntents
 from ottla.broker.request import Request
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import AclOperation, ResourceType, Right
+
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right."""
+    return NOT_ON_CLUSTER
+
 
 API = Api(
     key=64,
@@ -19,6 +26,7 @@ API = Api(
     needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
     gaps=("A running broker registers anew at once; a broker that doesn't run has no registration to delete.",),
     changes_metadata=True,
+    refuse=_refuse,
 )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.broker.api.declaration import Api
+from ottla.broker.api.declaration import Api, Response
+from ottla.broker.api.refusals import NOT_ON_CLUSTER
 from ottla.broker.ports import WithIntents
 from ottla.broker.request import Request
 from ottla.metadata.intents.features import FeatureUpdate
@@ -16,12 +17,19 @@ from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.messages import milliseconds
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right."""
+    return NOT_ON_CLUSTER
+
+
 API = Api(
     key=57,
     versions=(0, 2),
     needs=(Right(AclOperation.ALTER, ResourceType.CLUSTER),),
     gaps=("A broker that doesn't run isn't asked whether it supports a level; it refuses to start if it doesn't.",),
     changes_metadata=True,
+    refuse=_refuse,
 )
 
 

@@ -21,7 +21,31 @@ from ottla.broker.transaction.metadata import TopicPartition
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.rights import AclOperation, ResourceType, Right
 
-from .declaration import Api
+from .declaration import Api, Response
+from .refusals import NOT_ON_CLUSTER
+
+
+def _refuse(version: int, body: Any) -> Response:
+    """The answer to a client without the right."""
+    code = NOT_ON_CLUSTER["error_code"]
+    return {
+        "markers": [
+            {
+                "producer_id": entry.producer_id,
+                "topics": [
+                    {
+                        "name": topic.name,
+                        "partitions": [
+                            {"partition_index": index, "error_code": code} for index in topic.partition_indexes
+                        ],
+                    }
+                    for topic in entry.topics
+                ],
+            }
+            for entry in body.markers
+        ]
+    }
+
 
 API = Api(
     key=27,
@@ -30,6 +54,7 @@ API = Api(
         Right(AclOperation.ALTER, ResourceType.CLUSTER),
         Right(AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER),
     ),
+    refuse=_refuse,
 )
 
 

@@ -13,16 +13,16 @@ from random import Random
 from uuid import UUID
 
 from ottla.broker.applied_revisions import AppliedRevisions
+from ottla.broker.in_force import TIMEOUT_S, in_force
 from ottla.broker.login.tokens import Asking, TokenSettings, check_allowed, created, expired, found, renewed
 from ottla.broker.request import Request
 from ottla.metadata.image import Image
 from ottla.metadata.intents.facade import Intents
 from ottla.metadata.model.users import Token
-from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.errors import KafkaError
 from ottla.settings.config import BrokerConfig
 from ottla.uuids import uuid_text
 
-FORCE_S = 20.0  # below the request time-out of Kafka's clients, 30 s: the requests themselves name no time-out
 _SALT_BYTES = 16
 
 
@@ -66,14 +66,19 @@ class TokenService:
         return asking
 
     async def create(
-        self, asking: Asking, owner: str, renewers: list[tuple[str, str]], life_ms: int
+        self,
+        asking: Asking,
+        owner: str,
+        renewers: list[tuple[str, str]],
+        life_ms: int,
+        may_create: Callable[[str], bool],
     ) -> tuple[str, Token]:
-        """Makes a token. Returns (its id, the token)."""
+        """Makes a token; see `created`. Returns (its id, the token)."""
         token_id = uuid_text(UUID(int=self._random.getrandbits(128), version=4))
         salt = self._random.randbytes(_SALT_BYTES)
-        token = created(self.settings, asking, owner, renewers, life_ms, self._now_ms(), token_id, salt)
-        await self._intents.put_token(token_id, token)
-        await self._in_force()
+        token = created(self.settings, asking, owner, renewers, life_ms, self._now_ms(), token_id, salt, may_create)
+        async with in_force(self._applied()):
+            await self._intents.put_token(token_id, token, TIMEOUT_S)
         return token_id, token
 
     async def renew(self, asking: Asking, hmac: bytes, period_ms: int) -> int:
@@ -108,12 +113,6 @@ class TokenService:
             return  # the store can't be reached, or another process was faster: the next round looks again
 
     async def _change(self, token_id: str, edit: Callable[[Token], Token | None], now_ms: int) -> int:
-        changed = await self._intents.change_token(token_id, edit)
-        await self._in_force()
+        async with in_force(self._applied()):
+            changed = await self._intents.change_token(token_id, edit, TIMEOUT_S)
         return now_ms if changed is None else changed.expiry_ms
-
-    async def _in_force(self) -> None:
-        deadline = asyncio.get_running_loop().time() + FORCE_S
-        if behind := await self._applied().everywhere_by(deadline):
-            brokers = ", ".join(map(str, sorted(behind)))
-            raise KafkaError(ErrorCode.request_timed_out, f"Brokers {brokers} don't know the change yet")

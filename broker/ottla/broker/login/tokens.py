@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ottla.metadata.model.users import ScramKeys, Token
@@ -62,10 +62,12 @@ def created(
     now_ms: int,
     token_id: str,
     salt: bytes,
+    may_create: Callable[[str], bool],
 ) -> Token:
-    """A new token. `owner` is a principal; `life_ms` 0 or less means the longest life. Raises KafkaError for a renewer
-    that isn't a user, and for an owner other than the client: whoever has a token of somebody else is somebody else."""
-    if owner != asking.principal:
+    """A new token. `owner` is a principal; `life_ms` 0 or less means the longest life. `may_create` says whether the
+    client may make tokens of another principal: whoever has a token of somebody else is somebody else. Raises
+    KafkaError if it may not, and for a renewer that isn't a user."""
+    if owner != asking.principal and not may_create(owner):
         raise KafkaError(ErrorCode.delegation_token_authorization_failed)
     names = []
     for kind, name in renewers:
@@ -111,10 +113,15 @@ def expired(token: Token, principal: str, period_ms: int, now_ms: int) -> Token 
     return replace(token, expiry_ms=min(token.max_ms, now_ms + period_ms))
 
 
-def shown_to(token: Token, principal: str, owners: Collection[str] | None) -> bool:
-    """Whether a client sees a token, which it could then log in with: it is the owner or a renewer, and the token's
-    owner is among the `owners` that the client asks for (None: all)."""
-    return (principal == token.owner or principal in token.renewers) and (owners is None or token.owner in owners)
+def shown_to(
+    token: Token, principal: str, owners: Collection[str] | None, may_describe: Callable[[Token], bool]
+) -> bool:
+    """Whether a client sees a token, which it could then log in with: the client is the owner or a renewer, or may
+    describe the token although it is neither. If the client asks for the tokens of some `owners` (None: of all), one of
+    them must be the token's owner or a renewer."""
+    if owners is not None and not any(_is_theirs(token, owner) for owner in owners):
+        return False
+    return _is_theirs(token, principal) or may_describe(token)
 
 
 def hmac_of(settings: TokenSettings, token_id: str) -> bytes:
@@ -122,8 +129,12 @@ def hmac_of(settings: TokenSettings, token_id: str) -> bytes:
     return hmac.digest(settings.secret_key.encode(), token_id.encode(), "sha512")
 
 
+def _is_theirs(token: Token, principal: str) -> bool:
+    return principal == token.owner or principal in token.renewers
+
+
 def _check_theirs(token: Token, principal: str) -> None:
-    if principal != token.owner and principal not in token.renewers:
+    if not _is_theirs(token, principal):
         raise KafkaError(ErrorCode.delegation_token_owner_mismatch)
 
 

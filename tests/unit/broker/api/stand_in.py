@@ -16,9 +16,12 @@ from ottla.broker.api import (
     alter_partition_reassignments,
     alter_user_scram_credentials,
     api_versions,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_topics,
+    describe_acls,
     describe_cluster,
     describe_topic_partitions,
     describe_user_scram_credentials,
@@ -28,6 +31,7 @@ from ottla.broker.api import (
     unregister_broker,
     update_features,
 )
+from ottla.broker.authorizer import authorizer_of
 from ottla.broker.awaited_elections import AwaitedElections
 from ottla.broker.request import Request
 from ottla.broker.topic_descriptions import EncodedTopics
@@ -50,9 +54,12 @@ HANDLERS = {
         alter_partition_reassignments,
         alter_user_scram_credentials,
         api_versions,
+        create_acls,
         create_partitions,
         create_topics,
+        delete_acls,
         delete_topics,
+        describe_acls,
         describe_cluster,
         describe_topic_partitions,
         describe_user_scram_credentials,
@@ -91,7 +98,7 @@ class BrokerStandIn(SimpleNamespace):
         return read_response(key, version, write_response(key, version, response))
 
 
-async def _nobody_else(_timeout_s: float = 0.0) -> frozenset[int]:
+async def _nobody_else(deadline: float = 0.0) -> frozenset[int]:
     """Takes the place of the wait for other brokers: there are none."""
     return frozenset()
 
@@ -112,8 +119,10 @@ async def broker_stand_in(folder: Path, settings: str = "", *, controlled: bool 
         internal_topics=SimpleNamespace(want=lambda name: None),
         awaited_elections=AwaitedElections(0, lambda: follower.image, asyncio.get_running_loop().time),
         advertised_apis=[],
+        authorizer=authorizer_of(config, lambda: follower.image),
         applied_revisions=SimpleNamespace(everywhere=_nobody_else, everywhere_by=_nobody_else),
     )
+    follower.listen(broker.authorizer.changed)
     await join_cluster(store, None)
     await follower.start()
     endpoints = {"PLAINTEXT": Endpoint("PLAINTEXT", "127.0.0.1", 9092)}

@@ -13,6 +13,7 @@ import pytest
 
 from ottla.broker.api import await_revision, registry
 from ottla.broker.api.registry import ROUTES
+from ottla.broker.authorizer import AllowEverything
 from ottla.broker.request import Request
 from ottla.metadata.follower import Follower
 from ottla.metadata.image import Changed, Image
@@ -32,6 +33,7 @@ class Stage:
     def __init__(self, listener: str = BROKERS) -> None:
         self.follower = Follower(None)  # type: ignore[arg-type]  # the follower is never started
         self.broker: Any = SimpleNamespace(
+            authorizer=AllowEverything(),
             config=SimpleNamespace(listeners=SimpleNamespace(inter_broker=BROKERS)),
             follower=self.follower,
             spawn=lambda coroutine, name: asyncio.get_running_loop().create_task(coroutine),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.api import create_partitions, create_topics, delete_topics, metadata, produce
+from ottla.broker.authorizer import AllowEverything
 from ottla.broker.request import Request
 from ottla.broker.throttling import Charge, Throttling
 from ottla.metadata.image import Changed, Image
@@ -248,6 +249,28 @@ def test_followers_arent_charged(play: Play) -> None:
         stage.fetch(session_epoch=-1, topics=topics, replica_id=1)
         stage.fetch(session_epoch=-1, topics=topics, replica_id=1)
         assert charged.charges.muted == []
+
+    play(body)
+
+
+class Nobody(AllowEverything):
+    """Allows nothing."""
+
+    enforced = True
+
+    def allows(self, *_arguments: Any, **_more: Any) -> bool:
+        """False."""
+        return False
+
+
+def test_a_replicas_id_alone_exempts_no_client(play: Play) -> None:
+    async def body(stage: Stage) -> None:
+        charged = ChargedStage(stage, request_percentage=1)
+        charged.charges.work_ns = 500_000_000
+        stage.broker.authorizer = Nobody()
+        topics = [{"topic": "t", "partitions": [asked(0)]}]
+        assert fetched(stage.fetch(session_epoch=-1, topics=topics, replica_id=1))[0] == 1000
+        assert charged.charges.muted == [1.0]
 
     play(body)
 

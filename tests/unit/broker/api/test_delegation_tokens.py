@@ -17,8 +17,10 @@ from ottla.broker.api import (
 )
 from ottla.broker.login.token_service import TokenService
 from ottla.broker.request import Request
+from ottla.protocol.acls import AclBinding, PatternType, Permission
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.messages import read_request, read_response, write_request, write_response
+from ottla.protocol.rights import AclOperation, ResourceType
 from ottla.settings.config import BrokerConfig
 from tests.unit.broker.api.stand_in import BrokerStandIn, broker_stand_in
 from tests.unit.waiting import until
@@ -68,7 +70,10 @@ class Scene:
         self, key: int, version: int, who: str = "alice", listener: str = "IN", by_token: bool = False, **message: Any
     ) -> Any:
         connection: Any = SimpleNamespace(
-            listener=SimpleNamespace(name=listener), principal=f"User:{who}", by_token=by_token
+            listener=SimpleNamespace(name=listener),
+            principal=f"User:{who}",
+            by_token=by_token,
+            client_host="127.0.0.1",
         )
         body = read_request(key, version, write_request(key, version, message))
         response = await HANDLERS[key](self.broker, Request(key, version, 1, "c", connection), body)
@@ -85,9 +90,12 @@ class Scene:
         return [(token.token_id, token.principal_name) for token in answer.tokens]
 
 
-def play(folder: Path, act: Callable[[Scene], Awaitable[None]]) -> None:
+RIGHTS = "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+def play(folder: Path, act: Callable[[Scene], Awaitable[None]], settings: str = RIGHTS) -> None:
     async def main() -> None:
-        async with broker_stand_in(folder) as stand_in, asyncio.timeout(30):
+        async with broker_stand_in(folder, settings) as stand_in, asyncio.timeout(30):
             await act(Scene(stand_in))
 
     asyncio.run(main())
@@ -132,6 +140,37 @@ def test_where_tokens_are_refused(tmp_path: Path) -> None:
         assert not scene.broker.image.tokens
 
     play(tmp_path, act)
+
+
+def test_rights_on_users_and_tokens_are_rights_to_others_tokens(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        async def allow(operation: AclOperation, kind: ResourceType, name: str) -> None:
+            binding = AclBinding(kind, PatternType.LITERAL, name, "User:alice", "*", operation, Permission.ALLOW)
+            await scene.broker.intents.create_acls([binding], 5.0)
+
+        bobs = {"owner_principal_type": "User", "owner_principal_name": "bob"}
+        await allow(AclOperation.CREATE_TOKENS, ResourceType.USER, "User:bob")
+        made = await scene.create(**bobs)
+        assert (made.error_code, made.principal_name, made.token_requester_principal_name) == (NO_ERROR, "bob", "alice")
+        second = await scene.create(**bobs)
+        assert await scene.described() == []
+        await allow(AclOperation.DESCRIBE, ResourceType.DELEGATION_TOKEN, made.token_id)
+        assert await scene.described() == [(made.token_id, "bob")]
+        await allow(AclOperation.DESCRIBE_TOKENS, ResourceType.USER, "User:bob")
+        assert {token for token, _ in await scene.described()} == {made.token_id, second.token_id}
+        carol = [{"principal_type": "User", "principal_name": "carol"}]
+        assert await scene.described(owners=carol) == []
+        assert await scene.described(who="eve") == []
+
+    play(tmp_path, act)
+
+
+def test_without_an_authorizer_everybody_may_make_and_see_all_tokens(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        made = await scene.create(owner_principal_type="User", owner_principal_name="bob")
+        assert await scene.described(who="eve") == [(made.token_id, "bob")]
+
+    play(tmp_path, act, "")
 
 
 def test_expired_tokens_are_deleted_and_others_stay(tmp_path: Path) -> None:

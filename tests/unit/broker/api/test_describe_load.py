@@ -11,6 +11,7 @@ import pytest
 
 from ottla.broker.api import describe_configs
 from ottla.broker.api.config_resources import ConfigResourceType
+from ottla.broker.authorizer import AllowEverything
 from ottla.settings import own
 
 
@@ -22,7 +23,7 @@ def loaded(topics: int, partitions: int) -> Any:
         for index in range(partitions)
     ]
     held.append(SimpleNamespace(topic="idle", index=0, bytes_in=0, bytes_out=0))
-    return SimpleNamespace(id=3, image=None, partitions=held)
+    return SimpleNamespace(id=3, authorizer=AllowEverything(), image=None, partitions=held)
 
 
 async def asked(broker: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 
 from ottla.broker.api import describe_producers
 from ottla.broker.api.registry import Route
-from ottla.broker.authorizer import allow_everything
+from ottla.broker.authorizer import AllowEverything
 from ottla.broker.dispatch import Dispatcher
 from ottla.broker.log.producers import FrozenProducers, Producers
 from ottla.net.pending import Pending
@@ -67,12 +67,13 @@ def answer(partitions: Partitions, indexes: list[int], meanwhile: Callable[[], N
 
     async def served() -> bytes:
         broker: Any = SimpleNamespace(
+            authorizer=AllowEverything(),
             spawn=asyncio.get_running_loop().create_task,
             server=SimpleNamespace(memory=SimpleNamespace(answered=lambda key, size: None)),
             partitions=partitions,
         )
         dispatcher = Dispatcher(
-            broker, {KEY: Route(describe_producers.API, describe_producers.handle)}, allow_everything, without_quotas()
+            broker, {KEY: Route(describe_producers.API, describe_producers.handle)}, without_quotas()
         )
         pending = dispatcher.dispatch(client, frame, 0, len(frame))
         assert isinstance(pending, Pending)
@@ -164,7 +165,7 @@ def test_no_more_producers_are_looked_up_when_the_client_has_gone(monkeypatch: p
             yield item
 
     monkeypatch.setattr(FrozenProducers, "items", counted)
-    broker: Any = SimpleNamespace(partitions=Partitions(producers_of(5_000)))
+    broker: Any = SimpleNamespace(partitions=Partitions(producers_of(5_000)), authorizer=AllowEverything())
     request = request_of(KEY, 0)
     body = SimpleNamespace(topics=[SimpleNamespace(name="t", partition_indexes=[0] * 10)])
 

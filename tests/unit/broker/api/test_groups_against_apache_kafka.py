@@ -22,6 +22,7 @@ from ottla.broker.api import (
     offset_fetch,
     sync_group,
 )
+from ottla.broker.authorizer import AllowEverything
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.group.partitioning import OFFSETS_TOPIC
 from ottla.broker.group.states import HEARTBEAT, State
@@ -68,7 +69,9 @@ async def _answers() -> dict[str, Any]:
     }
     endpoints = {"PLAINTEXT": Endpoint("PLAINTEXT", "127.0.0.1", 9092)}
     image = SimpleNamespace(topics=topics, topics_by_id={}, brokers={0: SimpleNamespace(endpoints=endpoints)})
-    broker: Any = SimpleNamespace(groups=groups, image=image, awaited_elections=SimpleNamespace(settled=_at_once))
+    broker: Any = SimpleNamespace(
+        authorizer=AllowEverything(), groups=groups, image=image, awaited_elections=SimpleNamespace(settled=_at_once)
+    )
 
     async def ask(key: int, version: int, request: dict[str, Any]) -> Any:
         decoded = read_request(key, version, write_request(key, version, request))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ottla.broker.api import delete_groups, describe_groups, list_groups
+from ottla.broker.authorizer import AllowEverything
 from ottla.broker.group.group import GroupType
 from ottla.broker.group.partitioning import partition_for
 from ottla.broker.metrics.groups import METRICS
@@ -23,7 +24,7 @@ async def stage_with(group: ShareLikeGroup) -> tuple[Stage, Any]:
     await stage.stable("classic")
     shard = stage.service._runtime.serving(partition_for(group.group_id, PARTITIONS))
     shard.core.groups[group.group_id] = group
-    return stage, SimpleNamespace(groups=stage.service)
+    return stage, SimpleNamespace(groups=stage.service, authorizer=AllowEverything())
 
 
 def test_groups_are_listed_with_their_types() -> None:

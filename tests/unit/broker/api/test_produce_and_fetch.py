@@ -19,6 +19,7 @@ import pytest
 
 from ottla.broker import reading
 from ottla.broker.api import delete_records, fetch, produce
+from ottla.broker.authorizer import AllowEverything
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.counters import ApiCounters, TopicCounters
 from ottla.broker.failed_requests import FailedRequests
@@ -93,6 +94,7 @@ class Stage:
         self.failures: list[BaseException] = []
         self._tasks: list[asyncio.Task[None]] = []
         self.broker: Any = SimpleNamespace(
+            authorizer=AllowEverything(),
             partitions=self.partitions,
             fetch_sessions=self.sessions,
             cold_reads=ColdReads(VolumeThreads()),

@@ -27,10 +27,10 @@ NEEDED = {
     "api_versions": set(),
     "sasl_handshake": set(),
     "sasl_authenticate": set(),
-    "create_delegation_token": set(),
+    "create_delegation_token": {"CREATE_TOKENS USER"},
     "renew_delegation_token": set(),
     "expire_delegation_token": set(),
-    "describe_delegation_token": set(),
+    "describe_delegation_token": {"DESCRIBE DELEGATION_TOKEN", "DESCRIBE_TOKENS USER"},
     "describe_user_scram_credentials": {"DESCRIBE CLUSTER"},
     "alter_user_scram_credentials": {"ALTER CLUSTER"},
     "create_topics": {"CREATE CLUSTER", "CREATE TOPIC", "DESCRIBE_CONFIGS TOPIC"},
@@ -45,6 +45,9 @@ NEEDED = {
     "txn_offset_commit": {"WRITE TRANSACTIONAL_ID", "READ GROUP", "READ TOPIC"},
     "describe_transactions": {"DESCRIBE TRANSACTIONAL_ID", "DESCRIBE TOPIC"},
     "list_transactions": {"DESCRIBE TRANSACTIONAL_ID"},
+    "describe_acls": {"DESCRIBE CLUSTER"},
+    "create_acls": {"ALTER CLUSTER"},
+    "delete_acls": {"ALTER CLUSTER"},
     "describe_configs": {"DESCRIBE_CONFIGS TOPIC", "DESCRIBE_CONFIGS GROUP", "DESCRIBE_CONFIGS CLUSTER"},
     "alter_configs": {"ALTER_CONFIGS TOPIC", "ALTER_CONFIGS GROUP", "ALTER_CONFIGS CLUSTER"},
     "incremental_alter_configs": {"ALTER_CONFIGS TOPIC", "ALTER_CONFIGS GROUP", "ALTER_CONFIGS CLUSTER"},
@@ -77,6 +80,18 @@ def test_every_api_names_its_rights_or_why_it_needs_none() -> None:
 @pytest.mark.parametrize("name", sorted(APIS))
 def test_the_rights_are_those_that_apache_kafka_asks_for(name: str) -> None:
     assert {f"{right.operation.name} {right.resource_type.name}" for right in APIS[name].rights} == NEEDED[name]
+
+
+def test_a_right_on_the_cluster_alone_comes_with_a_refusal() -> None:
+    on_cluster, on_topic = (
+        Right(AclOperation.ALTER, ResourceType.CLUSTER),
+        Right(AclOperation.ALTER, ResourceType.TOPIC),
+    )
+    assert Api(key=43, versions=(0, 2), needs=(on_topic, on_cluster)).refuse is None
+    with pytest.raises(ValueError, match="API 43 needs a refusal"):
+        Api(key=43, versions=(0, 2), needs=(on_cluster,))
+    with pytest.raises(ValueError, match="API 43 needs a refusal"):
+        Api(key=43, versions=(0, 2), needs=(on_topic,), refuse=lambda version, body: {})
 
 
 def test_no_api_can_be_declared_without_rights() -> None:

@@ -15,6 +15,7 @@ import pytest
 from ottla.broker import transaction_service
 from ottla.broker.api import describe_transactions
 from ottla.broker.api.registry import ROUTES
+from ottla.broker.authorizer import AllowEverything
 from ottla.broker.group.partitioning import OFFSETS_TOPIC, partition_for
 from ottla.broker.marker_sender import Marker
 from ottla.broker.transaction.metadata import TopicPartition
@@ -41,6 +42,7 @@ class Broker:
         self.producer_ids = self.stage
         self.marker_log = self
         self.wanted: list[str] = []
+        self.authorizer = AllowEverything()
         self.internal_topics = SimpleNamespace(want=self.wanted.append)
         self.awaited_elections = SimpleNamespace(settled=self._settled)
         led = SimpleNamespace(leader=1)

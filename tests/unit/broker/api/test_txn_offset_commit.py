@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from ottla.broker.api import offset_commit, offset_fetch, txn_offset_commit
+from ottla.broker.authorizer import AllowEverything
 from ottla.broker.cold_reads import ColdReads
 from ottla.broker.counters import TopicCounters
 from ottla.broker.group.effects import Join, Sync
@@ -50,6 +51,7 @@ class Broker:
         self.isr = isr or (0,)
         self.log = Workbench(folder / "log").log()
         self.clock = 1_000_000
+        self.authorizer = AllowEverything()
         topic = SimpleNamespace(name="t", id=TOPIC_ID, partitions={0: None, 1: None})
         self.image = SimpleNamespace(topics={"t": topic}, topics_by_id={TOPIC_ID: topic})
         self.verifier = self

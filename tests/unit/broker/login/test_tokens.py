@@ -29,8 +29,13 @@ SETTINGS = TokenSettings("the-key", 7000, 1000)
 ALICE = Asking("User:alice", "SASL_PLAINTEXT", by_token=False)
 
 
+def nobody(_: object) -> bool:
+    """No right to others' tokens."""
+    return False
+
+
 def token(**changes: Any) -> Token:
-    made = created(SETTINGS, ALICE, "User:alice", [("User", "renewer")], 0, 100_000, "id", b"salt")
+    made = created(SETTINGS, ALICE, "User:alice", [("User", "renewer")], 0, 100_000, "id", b"salt", nobody)
     return replace(made, **changes)
 
 
@@ -58,12 +63,12 @@ def test_who_may_ask_about_tokens(asking: Asking, code: ErrorCode) -> None:
 def test_times_of_a_new_token() -> None:
     assert (token().issued_ms, token().expiry_ms, token().max_ms) == (100_000, 101_000, 107_000)
     for life_ms, times in ((500, (100_500, 100_500)), (3000, (101_000, 103_000)), (9000, (101_000, 107_000))):
-        made = created(SETTINGS, ALICE, "User:alice", [], life_ms, 100_000, "id", b"salt")
+        made = created(SETTINGS, ALICE, "User:alice", [], life_ms, 100_000, "id", b"salt", nobody)
         assert (made.expiry_ms, made.max_ms) == times
 
 
 def test_renewers_are_users_and_the_owner_is_the_client() -> None:
-    arguments = ([("Group", "g")], 0, 1, "id", b"salt")
+    arguments = ([("Group", "g")], 0, 1, "id", b"salt", nobody)
     refused(ErrorCode.invalid_principal_type, created, SETTINGS, ALICE, "User:alice", *arguments)
     refused(ErrorCode.delegation_token_authorization_failed, created, SETTINGS, ALICE, "User:bob", *arguments)
 
@@ -86,10 +91,22 @@ def test_others_neither_renew_nor_end_nor_see_a_token() -> None:
     for who in ("User:eve", "User:Alice", "alice"):
         refused(ErrorCode.delegation_token_owner_mismatch, renewed, SETTINGS, token(), who, 0, 100_500)
         refused(ErrorCode.delegation_token_owner_mismatch, expired, token(), who, -1, 100_500)
-        assert not shown_to(token(), who, None)
-    assert shown_to(token(), "User:alice", None)
-    assert shown_to(token(), "User:renewer", {"User:alice"})
-    assert not shown_to(token(), "User:alice", set())
+        assert not shown_to(token(), who, None, nobody)
+    assert shown_to(token(), "User:alice", None, nobody)
+    assert shown_to(token(), "User:renewer", {"User:alice"}, nobody)
+    assert shown_to(token(), "User:alice", {"User:renewer"}, nobody)
+    assert not shown_to(token(), "User:alice", set(), nobody)
+
+
+def test_a_right_stands_in_for_being_the_owner() -> None:
+    made = created(SETTINGS, ALICE, "User:bob", [], 0, 100_000, "id", b"salt", lambda owner: owner == "User:bob")
+    assert (made.owner, made.requester) == ("User:bob", "User:alice")
+    refused(
+        ErrorCode.delegation_token_authorization_failed,
+        created, SETTINGS, ALICE, "User:eve", [], 0, 1, "id", b"salt", lambda owner: owner == "User:bob",
+    )  # fmt: skip
+    assert shown_to(made, "User:eve", None, lambda seen: seen is made)
+    assert not shown_to(made, "User:eve", {"User:carol"}, lambda seen: seen is made)
 
 
 def test_a_token_is_found_by_its_hmac() -> None:

@@ -24,12 +24,15 @@ from ottla.metadata.model.brokers import Broker, BrokerState
 from ottla.metadata.model.settings import Feature
 from ottla.metadata.model.topics import TopicIntent
 from ottla.metadata.model.users import ScramKeys, Token
-from ottla.metadata.store import Committed, Guard, Put, Rejected, Write
+from ottla.metadata.store import Committed, Delete, Guard, Put, Rejected, Write
+from ottla.protocol.acls import AclBinding, PatternType, Permission
 from ottla.protocol.errors import ErrorCode, KafkaError
+from ottla.protocol.rights import AclOperation, ResourceType
 from ottla.protocol.sasl import SCRAM_SHA_256
 from tests.unit.metadata.faulty import DONE_BUT_UNKNOWN, LOST, FaultyStore
 from tests.unit.waiting import until
 
+ACL = AclBinding(ResourceType.TOPIC, PatternType.LITERAL, "t", "User:u", "*", AclOperation.READ, Permission.DENY)
 PATIENCE_S = 20.0  # far longer than any step takes, so a request that waits for it waits in vain
 
 
@@ -227,6 +230,54 @@ def test_a_topic_that_was_deleted_while_its_creation_was_unknown_stays_deleted(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("fate", [LOST, DONE_BUT_UNKNOWN])
+def test_access_control_lists_of_unknown_outcome_are_written_and_deleted_once(tmp_path: Path, fate: str) -> None:
+    other = ACL._replace(name="u")
+
+    async def main() -> None:
+        async with cluster(tmp_path) as made:
+            made.faulty.plan.append(fate)
+            await made.intents.create_acls([ACL, other, ACL], PATIENCE_S)
+            assert set(made.follower.image.acls) == {ACL, other}
+            made.faulty.plan.append(fate)
+            assert await made.intents.delete_acls(lambda binding: binding.name == "t", PATIENCE_S) == [ACL]
+            assert set(made.follower.image.acls) == {other}
+
+    asyncio.run(main())
+
+
+def test_an_access_control_list_that_another_broker_deletes_meanwhile_is_written_all_the_same(tmp_path: Path) -> None:
+    """The image of the broker that creates the entry still shows it."""
+
+    async def main() -> None:
+        async with cluster(tmp_path) as made:
+            await made.intents.create_acls([ACL], PATIENCE_S)
+            stale = made.follower.image.acls[ACL].revision
+            deleting = made.store.transact([], [Delete(keys.acl(ACL))])
+            creating = made.intents.create_acls([ACL], PATIENCE_S)
+            await asyncio.gather(deleting, creating)
+            assert (await made.store.read(keys.acl(ACL))).entries
+            assert made.follower.image.acls[ACL].revision > stale
+
+    asyncio.run(main())
+
+
+def test_many_access_control_lists_take_several_transactions(tmp_path: Path) -> None:
+    many = [ACL._replace(name=f"t-{number}") for number in range(250)]
+
+    async def main() -> None:
+        async with cluster(tmp_path) as made:
+            await made.intents.create_acls(many, PATIENCE_S)
+            assert set(made.follower.image.acls) == set(many)
+            before = made.follower.image.revision
+            await made.intents.create_acls(many, PATIENCE_S)
+            assert made.follower.image.revision == before
+            assert len(await made.intents.delete_acls(lambda _: True, PATIENCE_S)) == 250
+            assert not made.follower.image.acls
+
+    asyncio.run(main())
+
+
 def test_a_request_lasts_no_longer_than_its_time_out_while_the_store_is_silent(tmp_path: Path) -> None:
     class Silent(FaultyStore):
         async def transact(self, guards: Sequence[Guard], writes: Sequence[Write]) -> Committed | Rejected:
@@ -245,6 +296,7 @@ def test_a_request_lasts_no_longer_than_its_time_out_while_the_store_is_silent(t
                 silent.create_partitions("t", 2, None, 0.2),
                 silent.alter_config(ConfigResource("topic", "t"), lambda _: {"a": "1"}, 0.2),
                 silent.alter_quota((("user", None),), lambda _: {"r": 1.0}, 0.2),
+                silent.create_acls([ACL], 0.2),
                 silent.reassign("t", 0, (3, 1), True, 0.2),
                 silent.unregister_broker(3, 0.2),
                 silent.put_scram("alice", SCRAM_SHA_256, KEYS, 0.2),
@@ -254,6 +306,6 @@ def test_a_request_lasts_no_longer_than_its_time_out_while_the_store_is_silent(t
                 with pytest.raises(KafkaError) as raised:
                     await asked
                 assert raised.value.code is ErrorCode.request_timed_out
-            assert loop.time() - began < 10 * 0.2 + 5
+            assert loop.time() - began < 11 * 0.2 + 5
 
     asyncio.run(main())

@@ -13,6 +13,7 @@ from ottla.metadata import keys
 from ottla.metadata.features import LevelRange
 from ottla.metadata.identities import ConfigResource
 from ottla.metadata.keys import KINDS, kind_of
+from ottla.metadata.model.acls import Acl
 from ottla.metadata.model.brokers import Broker, BrokerState, ControllerHolder, Endpoint
 from ottla.metadata.model.cluster import Cluster, LineageRow, LineageWord, ProducerIds
 from ottla.metadata.model.partitions import Election, Partition, Reassignment, with_isr
@@ -22,7 +23,10 @@ from ottla.metadata.model.topics import Ready, Tombstone, TopicIntent
 from ottla.metadata.model.users import LoginSecret, ScramKeys, Token
 from ottla.metadata.model.value import FORMAT_MAX, UnsupportedFormat
 from ottla.metadata.store import Entry
+from ottla.protocol.acls import AclBinding, PatternType, Permission
+from ottla.protocol.rights import AclOperation, ResourceType
 
+ACL = AclBinding(ResourceType.GROUP, PatternType.LITERAL, "g", "User:u", "*", AclOperation.READ, Permission.ALLOW)
 TOPIC_ID = UUID("12345678-1234-4321-8765-123456789abc")
 
 
@@ -60,6 +64,12 @@ VALUES = [
     (keys.config(ConfigResource("topic", "t")), Config({"a": "b"}, 9)),
     (keys.quota((("user", None),)), Quota({"rate": 1.5}, 9)),
     (keys.feature("f"), Feature(2, 9)),
+    (
+        keys.acl(
+            AclBinding(ResourceType.GROUP, PatternType.LITERAL, "g", "User:u", "*", AclOperation.READ, Permission.ALLOW)
+        ),
+        Acl(9),
+    ),
     (keys.election(TOPIC_ID, 1), Election(True, 9)),
     (keys.reassignment(TOPIC_ID, 1), Reassignment((3, 1), 9)),
     (keys.reassignment(TOPIC_ID, 2), Reassignment(None, 9)),
