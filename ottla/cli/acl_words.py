@@ -44,7 +44,9 @@ def bindings_of(
     for principal, _ in principals:
         _check_principal(principal)
     if not resources:
-        raise UsageError("on what?", "Give --topic, --group, --transactional-id or --cluster.")
+        raise UsageError(
+            "on what?", "Give --topic, --group, --transactional-id, --cluster, --user or --delegation-token."
+        )
     if prefixed and any(kind is ResourceType.CLUSTER for kind, _ in resources):
         raise UsageError("the cluster has no prefix", "Leave out --prefixed, or --cluster.")
     addresses = list(hosts) or ["*"]
@@ -62,10 +64,24 @@ def bindings_of(
 
 
 def resources_of(
-    topics: Iterable[str] | None, groups: Iterable[str] | None, ids: Iterable[str] | None, on_cluster: bool
+    topics: Iterable[str] | None,
+    groups: Iterable[str] | None,
+    ids: Iterable[str] | None,
+    on_cluster: bool,
+    users: Iterable[str] | None,
+    tokens: Iterable[str] | None,
 ) -> list[tuple[ResourceType, str]]:
     """The resources that the options name. Raises UsageError."""
-    named = [(ResourceType.TOPIC, topics), (ResourceType.GROUP, groups), (ResourceType.TRANSACTIONAL_ID, ids)]
+    named = [
+        (ResourceType.TOPIC, topics),
+        (ResourceType.GROUP, groups),
+        (ResourceType.TRANSACTIONAL_ID, ids),
+        (ResourceType.USER, users),
+        (ResourceType.DELEGATION_TOKEN, tokens),
+    ]
+    for user in users or ():
+        if user != "*":
+            _check_principal(user)
     found = [(kind, name) for kind, names in named for name in names or ()]
     if any(not name for _, name in found):
         raise UsageError("a name is empty", "Name the resource, or write * for all resources of its type.")

@@ -36,6 +36,13 @@ Groups = Annotated[list[str] | None, typer.Option("--group", metavar="NAME", hel
 Ids = Annotated[
     list[str] | None, typer.Option("--transactional-id", metavar="NAME", help="A transactional id; may be repeated.")
 ]
+Users = Annotated[
+    list[str] | None,
+    typer.Option("--user", metavar="TYPE:NAME", help="A user, whose delegation tokens are meant; may be repeated."),
+]
+Tokens = Annotated[
+    list[str] | None, typer.Option("--delegation-token", metavar="ID", help="A delegation token; may be repeated.")
+]
 OnCluster = Annotated[bool, typer.Option("--cluster", help="The cluster as a whole.")]
 Prefixed = Annotated[bool, typer.Option("--prefixed", help="The names are the beginnings of resources' names.")]
 Operations = Annotated[
@@ -53,6 +60,8 @@ def list_acls(
     group: Groups = None,
     transactional_id: Ids = None,
     on_cluster: OnCluster = False,
+    user: Users = None,
+    delegation_token: Tokens = None,
     prefixed: Prefixed = False,
     match: Annotated[
         bool, typer.Option("--match", help="All ACLs that apply to these names, those of prefixes and of * included.")
@@ -65,7 +74,7 @@ def list_acls(
     """List ACLs. Without options, all of them."""
     from ottla.cli import acl_words
 
-    resources = acl_words.resources_of(topic, group, transactional_id, on_cluster)
+    resources = acl_words.resources_of(topic, group, transactional_id, on_cluster, user, delegation_token)
     filters = acl_words.filters_of(resources, principal, operation or (), prefixed=prefixed, match=match)
     rows = [acl_words.row(binding) for binding in acl_words.found(cluster, filters)]
     output.rows(rows, COLUMNS, empty="There are no such ACLs.")
@@ -88,6 +97,8 @@ def create(
     group: Groups = None,
     transactional_id: Ids = None,
     on_cluster: OnCluster = False,
+    user: Users = None,
+    delegation_token: Tokens = None,
     prefixed: Prefixed = False,
     operation: Operations = None,
     producer: Annotated[
@@ -104,7 +115,7 @@ def create(
     """Allow or deny operations to users. The brokers heed the ACLs when the command ends."""
     from ottla.cli import acl_words
 
-    resources = acl_words.resources_of(topic, group, transactional_id, on_cluster)
+    resources = acl_words.resources_of(topic, group, transactional_id, on_cluster, user, delegation_token)
     bindings = acl_words.bindings_of(
         resources,
         allow or (),
@@ -132,6 +143,8 @@ def delete(
     group: Groups = None,
     transactional_id: Ids = None,
     on_cluster: OnCluster = False,
+    user: Users = None,
+    delegation_token: Tokens = None,
     prefixed: Prefixed = False,
     principal: Annotated[
         str | None, typer.Option("--principal", metavar="TYPE:NAME", help="Only ACLs of this user.")
@@ -143,7 +156,7 @@ def delete(
     """Delete the ACLs that match all options. The brokers no longer heed them when the command ends."""
     from ottla.cli import acl_words
 
-    resources = acl_words.resources_of(topic, group, transactional_id, on_cluster)
+    resources = acl_words.resources_of(topic, group, transactional_id, on_cluster, user, delegation_token)
     if all_acls == bool(resources or principal or operation or prefixed):
         raise UsageError("which ACLs?", "Give --topic, --group, --principal …, or else --all.")
     filters = acl_words.filters_of(resources, principal, operation or (), prefixed=prefixed)

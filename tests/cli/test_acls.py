@@ -84,6 +84,8 @@ def test_acls_are_created_listed_and_deleted(ottla: Ottla, authorized: str) -> N
             "a group has no operation write. It has:",
         ),
         (["--allow", "User:a", "--topic", "t", "--operation", "raed"], "Did you mean 'read'?"),
+        (["--allow", "User:a", "--user", "b", "--operation", "create-tokens"], "'b' has no type."),
+        (["--allow", "User:a", "--user", "User:b", "--operation", "read"], "a user has no operation read. It has:"),
         (["--allow", "User:a", "--cluster", "--prefixed", "--operation", "alter"], "the cluster has no prefix."),
         (
             ["--allow", "User:a", "--topic", "t", "--operation", "read", "--host", "10.0.0.0/8"],
