@@ -188,7 +188,7 @@ def signed(key: Any = RSA, algorithm: str = "RS256", kid: str | None = "rsa", **
     import time
 
     now = int(time.time())
-    content = {"sub": "alice", "iat": now, "exp": now + 60} | claims
+    content = {"sub": "alice", "iat": now, "exp": now + 86_400} | claims
     return jwt.encode(
         {name: value for name, value in content.items() if value is not None},
         key,
