@@ -30,6 +30,7 @@ from ottla.protocol.received import Buffer
 CHUNK_BYTES = 64 * 1024  # plain bytes that are encrypted at once
 TURN_BYTES = 1024 * 1024
 _FED_BYTES = 32 * 1024  # encrypted bytes that OpenSSL gets at once
+_UNREAD_BYTES_MAX = 64 * 1024  # of answers that TLS makes by itself
 _RECORD_BYTES = 16 * 1024 + 512  # the size of a record, and more than its overhead
 _HANDSHAKE_BYTES_MAX = 256 * 1024  # a client's certificates are far smaller
 _PLAINTEXT = (
@@ -216,6 +217,8 @@ class TlsChannel:
                 filled = self._decrypted(tls, into, filled)
         if self._outgoing.pending and self._unsent is None:
             self._send_encrypted(more=False)  # an answer to an update of keys, or an alert
+        elif self._outgoing.pending > _UNREAD_BYTES_MAX:
+            raise ConnectionError("the peer asks for new keys again and again, and reads nothing")
         if self._ended or (filled == len(into) and (incoming.pending or tls.pending())):
             self._loop.call_soon(self._readable_again)
         if not filled and not self._ended:
@@ -327,7 +330,10 @@ class TlsChannel:
             except OSError as error:
                 self._failure, self._unsent = error, None
                 self._loop.remove_writer(self._descriptor)
-                self._readable_again()  # which meets the failure, and closes the connection
+                if self._writable is not None:
+                    self._writable()  # which meets the failure, also while nothing is read from the connection
+                else:
+                    self._readable_again()
                 return
             if sent < len(self._unsent):
                 self._unsent = self._unsent[sent:]

@@ -166,6 +166,8 @@ class ScramServer:
         matches = hmac.compare_digest(stored_key, credential.stored_key) and len(proof) == len(signature)
         if self._known is None or not matches:
             raise self._refused("unknown user" if self._known is None else "wrong password")
+        if self._look_up(self._name, self._by_token) != self._known:
+            raise self._refused("the user was changed or deleted during the login")
         if self._authorization not in ("", self._name):
             raise LoginRefused(
                 "Authentication failed: Client requested an authorization id that is different from username"

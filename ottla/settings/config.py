@@ -9,6 +9,7 @@ default.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from types import MappingProxyType
 from typing import cast
 
@@ -156,6 +157,15 @@ class BrokerConfig(TypedValues):
             changed = BrokerConfig(self.static, warnings=warnings, file_checksum=self.file_checksum)
         names = self._values.keys() | changed._values.keys()
         return changed, frozenset(n for n in names if self._values.get(n) != changed._values.get(n))
+
+    def serving(self, opened: Listeners) -> BrokerConfig:
+        """This configuration for a broker that has opened its listeners: it keeps their names and protocols until its
+        next start, whatever the settings say meanwhile. Only the advertised addresses are new."""
+        endpoints = {each.listener: each for each in self.listeners.advertised}
+        told = tuple(endpoints.get(each.listener, each)._replace(protocol=each.protocol) for each in opened.advertised)
+        changed = copy(self)
+        changed.listeners = opened._replace(advertised=told)
+        return changed
 
     def for_listener(self, listener: str, name: str) -> Value:
         """The value of a setting for one listener (`listener.name.<listener>.<name>`), or else for the broker."""

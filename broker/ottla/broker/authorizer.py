@@ -36,6 +36,8 @@ AUDIT_LOGGER = "kafka.authorizer.logger"
 audit = logging.getLogger(AUDIT_LOGGER)
 
 KEPT_MAX = 200_000  # decisions; when there are as many, all are dropped
+NAME_LENGTH_MAX = 255  # decisions about longer names aren't kept: clients choose names, and memory is bounded
+LOGGED_LENGTH_MAX = 1000
 
 _NONE: Set[str | bytes] = frozenset()
 
@@ -177,8 +179,9 @@ class AclAuthorizer:
         decision = client.decisions.get((operation, resource_type, name))
         if decision is None:
             decision = self._rules.decide(client.principal, client.host, operation, resource_type, name)
-            self._keep()
-            client.decisions[operation, resource_type, name] = decision
+            if len(name) <= NAME_LENGTH_MAX:
+                self._keep()
+                client.decisions[operation, resource_type, name] = decision
         if decision.allowed:
             if audit.isEnabledFor(logging.DEBUG):
                 _log(logging.DEBUG, request, client, operation, resource_type, name, count, decision)
@@ -205,7 +208,7 @@ class AclAuthorizer:
         if audit.isEnabledFor(level):
             times = 1 if count is None else count()
             _log(level, request, client, operation, ResourceType.TOPIC, name, times, decision)
-        if decision.allowed:
+        if decision.allowed and len(name) <= NAME_LENGTH_MAX:
             client.known[operation].add(topic)
         return decision.allowed
 
@@ -219,8 +222,9 @@ class AclAuthorizer:
                 return None
             name = found.name
         decision = self._rules.decide(client.principal, client.host, operation, ResourceType.TOPIC, name)
-        self._keep()
-        client.topics[operation, topic] = decision, name
+        if len(name) <= NAME_LENGTH_MAX:
+            self._keep()
+            client.topics[operation, topic] = decision, name
         return decision, name
 
     def allows_on_some(self, request: Request, operation: AclOperation, resource_type: ResourceType) -> bool:
@@ -313,21 +317,26 @@ def _log(
         level,
         "Principal = %s is %s operation = %s from host = %s on resource = %s:LITERAL:%s for request = %s "
         "with resourceRefCount = %d based on rule %s",
-        client.principal,
+        _printable(client.principal),
         "Allowed" if decision.allowed else "Denied",
         operation.name,
         client.host,
         _words(resource_type.name),
-        name if name.isprintable() else _escaped(name),
+        _printable(name),
         _words(api_key_map.get(request.api_key, "await_revision")),
         count,
-        decision,
+        _printable(str(decision)),
     )
 
 
-def _escaped(name: str) -> str:
-    """The name without characters that would begin a new line of the log. Names of groups come from clients."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in name)
+def _printable(text: str) -> str:
+    """A text for a line of the log: without characters that would begin a new line, and shortened if it is longer than
+    any name. Names of groups and of users come from clients."""
+    if len(text) > LOGGED_LENGTH_MAX:
+        text = f"{text[:LOGGED_LENGTH_MAX]}…"
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def _words(name: str) -> str:

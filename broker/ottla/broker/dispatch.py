@@ -113,6 +113,8 @@ class Dispatcher:
         body = read_request(key, version, bytes(memoryview(frame)[position:end]))
         refuse = route.api.refuse
         if refuse is not None and not has_one_of(self._broker.authorizer, request, route.api.rights):
+            if charge is not None:
+                charge.exempt = False  # only requests of brokers are free
             refusal = _throttled(request, refuse(version, body))
             self._send(request, began, refusal, write_response(key, version, refusal))
             return request.pending

@@ -81,6 +81,7 @@ from ottla.metadata.store import ForeignStore, LeaseId, Store
 from ottla.net.server import Server
 from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig
+from ottla.settings.listeners import Listeners as OpenedListeners
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +100,7 @@ class Broker:
         machine = machine or Machine()
         now_ms = machine.now_ms
         self.config = config
+        self._opened: OpenedListeners | None = None  # as soon as sockets listen
         self.random = machine.random
         self.id = config.node_id
         self.tls = TlsListeners(serves=True)
@@ -344,6 +346,7 @@ class Broker:
 
         Raises OSError, NodeIdTaken and the errors of `Patience.answer`.
         """
+        self._opened = self.config.listeners
         await self.membership.listen(self.server, self.tls.of)
         await self.membership.register(patience, self.logs.stopped_epoch)
         self.spawn(self.deletions.run(), "confirmation of deletions", vital=True)
@@ -415,6 +418,8 @@ class Broker:
 
     def _configured(self, config: BrokerConfig, names: Set[str]) -> None:
         """Hands a new configuration to the broker's parts. `names` are the settings whose values differ."""
+        if self._opened is not None:
+            config = config.serving(self._opened)
         self.config = config  # even where no value differs: DescribeConfigs shows the layer that a value comes from
         if not names:
             return

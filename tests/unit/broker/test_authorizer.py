@@ -156,6 +156,28 @@ def test_a_name_cannot_begin_a_line_of_the_log(caplog: pytest.LogCaptureFixture)
     assert "Group:LITERAL:g\\nPrincipal" in caplog.records[0].getMessage()
 
 
+def test_a_principal_cannot_begin_a_line_of_the_log_and_long_names_are_shortened(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The names of users come from certificates and tokens."""
+    caplog.set_level(logging.INFO)
+    Scene().authorizer.allows(request("User:eve\nPrincipal = User:admin"), READ, TOPIC, "n" * 5000)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "\n" not in line
+    assert len(line) < 2000
+
+
+def test_decisions_about_names_that_are_too_long_are_not_kept() -> None:
+    """Before the fix, a client without any right filled the broker's memory by names of its choice."""
+    scene = Scene()
+    for name in ("n" * 255, "n" * 256):
+        assert not scene.authorizer.allows(request(), READ, TOPIC, name)
+        assert not scene.authorizer.allows_topic(request(), READ, name)
+    (client,) = scene.authorizer._clients.values()
+    assert [len(name) for _, _, name in client.decisions] == [255]
+    assert [len(name) for _, name in client.topics] == [255]
+
+
 def test_the_names_of_a_request_are_filtered_with_one_line_each(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, AUDIT_LOGGER)
     scene = Scene()

@@ -50,6 +50,8 @@ class Rules:
     serve: Dispatch
     now_ms: Callable[[], int]
     counters: LoginCounters
+    current: Callable[[], Rules]
+    """The rules as the settings are at the moment: a client that logs in anew is judged by them."""
 
 
 class Gate:
@@ -148,7 +150,7 @@ class Session:
         if api_key_of(frame, start) == SASL_HANDSHAKE:
             now = asyncio.get_running_loop().time()
             if now - self._begun >= BEGUN_AGAIN_S:
-                gate = Gate(rules, self._session)
+                gate = Gate(rules.current(), self._session)
                 connection.hold_until(gate)
                 return gate.dispatch(connection, frame, start, end)
         expires_ms = self._session.expires_ms

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 _NONCE_BITS = 130  # as in Kafka
 _SECRET_BYTES = 32
+_TOLD_BY = ("sasl", "reauth", "authentication", "listeners", "protocol.map")  # parts of settings' names
 _FORMS_MAX = 1000  # credentials whose form is looked at, so that a change among many users costs little
 
 
@@ -78,7 +79,7 @@ class Logins:
 
     def configured(self, config: BrokerConfig, names: Set[str]) -> None:
         """Takes over changed settings for later logins. Keeps the present ones if the new ones can't be used."""
-        if not any("sasl" in name or "reauth" in name or "authentication" in name for name in names):
+        if not any(word in name for name in names for word in _TOLD_BY):
             return
         try:
             self._rules = self._rules_of(config)
@@ -98,9 +99,13 @@ class Logins:
                 self._serve,
                 self._now_ms,
                 self.counters.setdefault(listener, LoginCounters()),
+                partial(self._present, listener),
             )
             for listener, logins in logins_of(config).items()
         }
+
+    def _present(self, listener: str) -> Rules:
+        return self._rules[listener]
 
     def _mechanism(self, name: str, logins: ListenerLogins) -> Mechanism:
         if name == PLAIN:

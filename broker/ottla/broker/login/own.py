@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ottla.net.logging_in import BeginLogin, LoginFailed, logged_in
-from ottla.net.streams import Connect
+from ottla.net.streams import Connect, Stream
 from ottla.net.tls_streams import connect_tls
 from ottla.security.jaas import InvalidJaas
 from ottla.security.listener_logins import own_login
@@ -21,9 +21,12 @@ from ottla.settings.listeners import ENCRYPTED
 
 def connect_to_brokers(connect: Connect, tls: TlsListeners, config: Callable[[], BrokerConfig]) -> Connect:
     """A `Connect` for the inter-broker listener. `connect` opens plain streams, for a listener that isn't encrypted."""
-    listeners = config().listeners
-    if listeners.protocol_of(listeners.inter_broker) in ENCRYPTED:
-        connect = connect_tls(tls.client_context)
+    connect_encrypted = connect_tls(tls.client_context)
+
+    async def open_stream(host: str, port: int) -> Stream:
+        listeners = config().listeners
+        encrypted = listeners.protocol_of(listeners.inter_broker) in ENCRYPTED
+        return await (connect_encrypted if encrypted else connect)(host, port)
 
     def begin() -> BeginLogin | None:
         try:
@@ -32,4 +35,4 @@ def connect_to_brokers(connect: Connect, tls: TlsListeners, config: Callable[[],
             raise LoginFailed(f"this broker can't log in at other brokers: its JAAS configuration {error}") from error
         return None if login is None else begin_login(login)
 
-    return logged_in(connect, begin)
+    return logged_in(open_stream, begin)

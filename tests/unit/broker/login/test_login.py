@@ -384,6 +384,39 @@ def test_a_session_ends_unless_the_user_logs_in_anew(monkeypatch: pytest.MonkeyP
     play(act, REAUTHENTICATED)
 
 
+def test_another_login_is_judged_by_the_present_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the fix, a removed user of PLAIN logged in anew for as long as its connection stayed open."""
+    monkeypatch.setattr(gate, "BEGUN_AGAIN_S", 0.0)
+    name = "listener.name.clients.plain.sasl.jaas.config"
+
+    async def act(scene: Scene) -> None:
+        client = await scene.client()
+        await client.log_in()
+        module = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        config = BrokerConfig.from_sources(PROPERTIES + REAUTHENTICATED)
+        scene.logins.configured(*config.with_dynamic({name: f'{module} required user_bob="bob-secret";'}, {}))
+        assert (await client.log_in()).error_code == ErrorCode.sasl_authentication_failed
+
+    play(act, REAUTHENTICATED)
+
+
+def test_a_listener_that_was_opened_with_logins_keeps_them_until_the_next_start() -> None:
+    """Before the fix, a protocol for the next start took the login away from the listener that was open."""
+
+    async def act(scene: Scene) -> None:
+        config = BrokerConfig.from_sources(PROPERTIES)
+        settings = {"listener.security.protocol.map": "CLIENTS:PLAINTEXT,OPEN:PLAINTEXT"}
+        changed, names = config.with_dynamic(settings, {})
+        assert changed.listeners.protocol_of("CLIENTS") == "PLAINTEXT"
+        scene.logins.configured(changed.serving(config.listeners), names)
+        client = await scene.client()
+        client.send(METADATA, 0)
+        assert await client.closed() == b""
+        assert (await (await scene.client()).log_in()).error_code == ErrorCode.none
+
+    play(act)
+
+
 def test_another_login_too_early_is_refused_by_the_usual_handler() -> None:
     async def act(scene: Scene) -> None:
         client = await scene.client()
@@ -426,6 +459,21 @@ def test_a_user_who_was_deleted_or_changed_logs_in_no_more() -> None:
         assert (await (await scene.client()).log_in("carol", "another", SCRAM_SHA_256)).error_code == 0
         scene.image.scram = {}
         assert (await (await scene.client()).log_in("carol", "another", SCRAM_SHA_256)).error_code == 58
+
+    play(act)
+
+
+def test_a_user_who_is_deleted_during_the_login_isnt_let_in() -> None:
+    """Before the fix, whoever had sent the first message logged in after the deletion was in force everywhere."""
+
+    async def act(scene: Scene) -> None:
+        client = await scene.client()
+        exchange = ScramClient(SCRAM_SHA_256, "carol", "carol-secret", "nonce")
+        await client.ask(HANDSHAKE, 1, mechanism=SCRAM_SHA_256)
+        answer = await client.ask(AUTHENTICATE, 2, auth_bytes=exchange.first())
+        scene.image.scram = {}
+        final = exchange.next(bytes(answer.auth_bytes))
+        assert (await client.ask(AUTHENTICATE, 2, auth_bytes=final)).error_code == 58
 
     play(act)
 
