@@ -9,7 +9,6 @@ default.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import copy
 from types import MappingProxyType
 from typing import cast
 
@@ -163,7 +162,13 @@ class BrokerConfig(TypedValues):
         next start, whatever the settings say meanwhile. Only the advertised addresses are new."""
         endpoints = {each.listener: each for each in self.listeners.advertised}
         told = tuple(endpoints.get(each.listener, each)._replace(protocol=each.protocol) for each in opened.advertised)
-        changed = copy(self)
+        changed = BrokerConfig(
+            self.static,
+            self.dynamic_broker,
+            self.dynamic_default,
+            warnings=self.warnings,
+            file_checksum=self.file_checksum,
+        )
         changed.listeners = opened._replace(advertised=told)
         return changed
 

@@ -149,8 +149,8 @@ def test_contexts_are_used(ottla: Ottla, bootstrap: str) -> None:
     assert ottla("contexts", "add", "here", bootstrap).code == 0
     assert ottla("contexts", "add", "gone", "127.0.0.1:1").code == 0
     assert ottla("contexts", "list", "--json").json == [
-        {"name": "gone", "bootstrap": "127.0.0.1:1", "current": False},
-        {"name": "here", "bootstrap": bootstrap, "current": True},
+        {"name": "gone", "bootstrap": "127.0.0.1:1", "command_config": None, "current": False},
+        {"name": "here", "bootstrap": bootstrap, "command_config": None, "current": True},
     ]
     assert ottla("topics", "list", **nothing).code == 0
     assert ottla("topics", "list", "--context", "gone", **nothing).code == UNREACHABLE

@@ -81,7 +81,7 @@ def a_service_goes_before_its_broker(patch: Patch) -> None:
 
     def too_soon(self: Any, visit: Visit) -> list[Object]:
         with Patch.context() as meanwhile:
-            meanwhile.setattr(Visit, "pod_names", lambda self: observed.broker_names(self.cluster, (), ()))
+            meanwhile.setattr(exposure, "_reachable", lambda visit: observed.broker_names(visit.cluster, (), ()))
             return wanted(self, visit)
 
     patch.setattr(exposure.Exposure, "wanted", too_soon)
