@@ -42,7 +42,7 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
     for number, name in enumerate(names, 1):
         if broker.authorizer.enforced and not number % TOPICS_PER_TURN:
             await asyncio.sleep(0)
-        if not broker.authorizer.allows(request, AclOperation.DESCRIBE, ResourceType.TOPIC, name):
+        if not broker.authorizer.allows(request, AclOperation.DESCRIBE, ResourceType.TOPIC, name, quiet=not named):
             if named:
                 refused.append(_failed(name, ErrorCode.topic_authorization_failed))
             continue
