@@ -62,7 +62,12 @@ class Writer(threading.Thread):
             else:
                 self.errors.append(str(error))
 
-        self._producer.produce(self._topic, b"%d" % number + b"." * 200, partition=0, on_delivery=answered)
+        while True:
+            try:
+                self._producer.produce(self._topic, b"%d" % number + b"." * 200, partition=0, on_delivery=answered)
+                break
+            except BufferError:  # the broker is slower than this loop
+                self._producer.poll(0.1)
         self._producer.poll(0.0005)
 
 
