@@ -106,8 +106,8 @@ def test_no_client_is_told_of_it() -> None:
 
 def test_whatever_writes_an_intent_is_answered_when_every_broker_has_applied_it() -> None:
     """An intent is what an administrator's request asks for, as the metadata store records it. Each API whose handler
-    writes an intent is declared with `changes_metadata`, so its answer waits. Handlers that wait themselves aren't
-    declared so: that of Metadata, which only waits if it has created a topic, and those that wait for stragglers, too.
+    writes an intent is declared with `changes_metadata`, so its answer waits. Metadata isn't declared so:
+    its handler waits itself, and only if it has created a topic.
     """
     writes = ("intents.", "config_resources")
     imported = {name: module for name, module in vars(registry).items() if inspect.ismodule(module)}
@@ -119,11 +119,7 @@ def test_whatever_writes_an_intent_is_answered_when_every_broker_has_applied_it(
         if any(word in inspect.getsource(module).replace("image.intents.", "") for word in writes)
         and "await" in inspect.getsource(module)
     }
-    waiting = {
-        name
-        for name, module in modules.items()
-        if module.API.changes_metadata or "applied_revisions.everywhere_by(" in inspect.getsource(module)
-    }
+    waiting = {name for name, module in modules.items() if module.API.changes_metadata}
     assert len(waiting) >= 9
     assert writing - waiting <= {"metadata", "describe_configs"}
     assert "applied_revisions.everywhere()" in inspect.getsource(modules["metadata"])
