@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from ottla.cli import contexts
 from ottla.cli.errors import CommandError, ExitCode, NotFound, UsageError, explain_code
@@ -41,51 +41,34 @@ _PASSING_S = 1.0
 _PASSING_CODES = (14, 15, 16, 5, 6, 74, 75, 78)
 
 
-def resolve_bootstrap(bootstrap: str | None, context: str | None) -> str:
-    """The bootstrap address to use; an explicit address and an explicit context together are refused."""
+class Target(NamedTuple):
+    """The cluster that a command connects to: its bootstrap address, and the file with the client's properties."""
+
+    bootstrap: str
+    command_config: Path | None
+
+
+def find_target(route: Route, bootstrap: str | None, context: str | None, command_config: Path | None = None) -> Target:
+    """The cluster that the route names; else the one of the address, the context, or the current context. A context's
+    file of properties counts if the command has none. Raises UsageError where a cluster is named twice."""
+    found = route.bootstrap()
+    if found is not None:
+        if bootstrap or context:
+            raise UsageError(
+                "the cluster is already named by the kubeconfig",
+                "Leave out --bootstrap, and --context after the command.",
+            )
+        return Target(found, command_config)
     if bootstrap and context:
         raise UsageError("both a bootstrap address and a context are given", "Leave one of them out.")
     if bootstrap:
-        return bootstrap
+        return Target(bootstrap, command_config)
     known = contexts.load()
     name = context or known.current
-    return contexts.bootstrap_of(known, name) if name else BOOTSTRAP_DEFAULT
-
-
-def find_bootstrap(route: Route, bootstrap: str | None, context: str | None) -> str:
-    """The route's bootstrap address; if the route has none, the result of `resolve_bootstrap`. Raises UsageError if an
-    address or a context is given although the route has an address."""
-    found = route.bootstrap()
-    if found is None:
-        return resolve_bootstrap(bootstrap, context)
-    if bootstrap or context:
-        raise UsageError(
-            "the cluster is already named by the kubeconfig", "Leave out --bootstrap, and --context after the command."
-        )
-    return found
-
-
-def find_security(
-    route: Route, bootstrap: str | None, context: str | None, command_config: Path | None
-) -> PreparedSecurity | None:
-    """The security of the connections; None if no file says anything about it. Raises UsageError, CommandError."""
-    file = find_command_config(route, bootstrap, context, command_config)
-    if file is None:
-        return None
-    from ottla.cli.security import read_command_config
-
-    return read_command_config(file)
-
-
-def find_command_config(
-    route: Route, bootstrap: str | None, context: str | None, command_config: Path | None
-) -> Path | None:
-    """The file with the client's properties: the given one, else that of the context from which the address comes."""
-    if command_config is not None or bootstrap or route.bootstrap() is not None:
-        return command_config
-    known = contexts.load()
-    named = known.command_configs.get(context or known.current or "")
-    return None if named is None else Path(named)
+    if not name:
+        return Target(BOOTSTRAP_DEFAULT, command_config)
+    address, file = contexts.bootstrap_of(known, name), known.command_configs.get(name)
+    return Target(address, Path(file) if command_config is None and file is not None else command_config)
 
 
 def parse_bootstrap(bootstrap: str) -> list[tuple[str, int]]:

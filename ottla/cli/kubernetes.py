@@ -32,12 +32,10 @@ class KubernetesRoute:
         self._kubectl = list(kubectl)
         self._name = name
         self._forwards = forwards
-        self._bootstrap = ""  # once it is known: a command asks for it more than once
 
     def bootstrap(self) -> str:
         """The Cluster's bootstrap address inside of Kubernetes. Raises CommandError."""
-        self._bootstrap = self._bootstrap or bootstrap_inside(the_cluster(self._clusters(), self._name))
-        return self._bootstrap
+        return bootstrap_inside(the_cluster(self._clusters(), self._name))
 
     def reach(self, host: str, port: int, timeout_s: float) -> tuple[str, int]:
         """The address to connect to, through a forward. Raises NoWay."""

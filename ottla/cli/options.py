@@ -22,6 +22,7 @@ from ottla.cli.output import Output
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
     from ottla.cli.route import Route
+    from ottla.security.preparation import PreparedSecurity
 
 P = ParamSpec("P")
 
@@ -113,15 +114,21 @@ def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -
         debug: bool,
         **arguments: Any,
     ) -> None:
-        from ottla.cli.connection import Cluster, find_bootstrap, find_security
+        from ottla.cli.connection import Cluster, find_target
 
         route: Route = (arguments[own] if own else arguments.pop(_INVOCATION)).obj
-        address = find_bootstrap(route, bootstrap, context)
-        security = find_security(route, bootstrap, context, command_config)
-        with _pipe_watched(), Cluster(address, timeout, route, security) as cluster:
+        target = find_target(route, bootstrap, context, command_config)
+        security = None if target.command_config is None else _read_security(target.command_config)
+        with _pipe_watched(), Cluster(target.bootstrap, timeout, route, security) as cluster:
             function(cluster, Output(as_json), **arguments)  # type: ignore[call-arg]
 
     return _dressed(run, function, parameters, options)
+
+
+def _read_security(file: Path) -> PreparedSecurity:
+    from ottla.cli.security import read_command_config  # only here: it takes time, and most commands have no file
+
+    return read_command_config(file)
 
 
 @contextmanager

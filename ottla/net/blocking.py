@@ -85,7 +85,7 @@ class Connection:
             self._versions = self._ask_versions()
             if self._begin_login is not None:
                 self._log_in(self._begin_login)
-        except BaseException:
+        except BaseException:  # also Ctrl-C
             self.close()
             raise
         self._deadline = math.inf

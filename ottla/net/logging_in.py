@@ -62,7 +62,7 @@ def logged_in(connect: Connect, begin: Callable[[], BeginLogin | None]) -> Conne
         logged = _LoggedInStream(stream, begin, f"{host}:{port}")
         try:
             await logged.log_in()
-        except BaseException:
+        except BaseException:  # also a cancelled attempt
             stream.close()
             raise
         return logged

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ottla.cli import contexts
-from ottla.cli.connection import find_command_config, resolve_bootstrap
+from ottla.cli.connection import find_target
 from ottla.cli.errors import CommandError, NotFound, UsageError
 from ottla.cli.route import Straight
 
@@ -26,15 +26,15 @@ def test_what_is_stored_is_loaded() -> None:
 
 
 def test_precedence() -> None:
-    assert resolve_bootstrap(None, None) == "127.0.0.1:9092"
+    assert find_target(Straight(), None, None).bootstrap == "127.0.0.1:9092"
     contexts.store(contexts.ContextFile("one", {"one": "one:1", "two": "two:2"}))
-    assert resolve_bootstrap(None, None) == "one:1"
-    assert resolve_bootstrap(None, "two") == "two:2"
-    assert resolve_bootstrap("flag:3", None) == "flag:3"
+    assert find_target(Straight(), None, None).bootstrap == "one:1"
+    assert find_target(Straight(), None, "two").bootstrap == "two:2"
+    assert find_target(Straight(), "flag:3", None).bootstrap == "flag:3"
     with pytest.raises(UsageError):
-        resolve_bootstrap("flag:3", "two")
+        find_target(Straight(), "flag:3", "two")
     with pytest.raises(NotFound, match="'tow'"):
-        resolve_bootstrap(None, "tow")
+        find_target(Straight(), None, "tow")
 
 
 @pytest.mark.parametrize("text", ["not toml", "[contexts.a]\nhost = 1\n", "contexts = 3\n"])
@@ -49,7 +49,7 @@ def test_a_context_names_the_file_of_its_clients_properties(tmp_path, monkeypatc
     monkeypatch.setenv("OTTLA_CONFIG_FILE", str(tmp_path / "config.toml"))
     contexts.store(contexts.ContextFile("one", {"one": "one:1", "two": "two:2"}, {"one": "/one.properties"}))
     assert contexts.load().command_configs == {"one": "/one.properties"}
-    assert find_command_config(Straight(), None, None, None) == Path("/one.properties")
-    assert find_command_config(Straight(), None, "two", None) is None
-    assert find_command_config(Straight(), "host:1", None, None) is None
-    assert find_command_config(Straight(), None, None, Path("/given")) == Path("/given")
+    assert find_target(Straight(), None, None, None).command_config == Path("/one.properties")
+    assert find_target(Straight(), None, "two", None).command_config is None
+    assert find_target(Straight(), "host:1", None, None).command_config is None
+    assert find_target(Straight(), None, None, Path("/given")).command_config == Path("/given")
