@@ -176,7 +176,7 @@ def consume(
             consumer.subscribe(topics=topics or (), pattern=f"^(?:{topic_pattern})$" if topic_pattern else None)
         if sys.stdout.isatty() and not (from_beginning or offset or timestamp):
             output.note("Waiting for new records (--from-beginning shows the old ones, too); Ctrl-C ends.")
-        with explained("reading"):
+        with explained("the topics to read"):
             limits = _Limits(max_messages, idle, ends)
             silence = Silence(cluster, output, consumer, group, ends=max_messages is not None or ends is not None)
             commit = None if group is None else _committing(cluster, consumer, group)
