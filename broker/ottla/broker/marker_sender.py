@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ottla.broker.outbox import Dial, Outboxes, Spawn
 from ottla.broker.transaction.markers import Markers, Verdict
-from ottla.broker.transaction.metadata import TopicPartition
+from ottla.broker.transaction.metadata import EPOCH_MAX, V1, TopicPartition
 from ottla.metadata.image import Image
 from ottla.net.peer import Answer
 from ottla.net.streams import Connect
@@ -162,7 +162,8 @@ class MarkerSender:
             sending.progressed()
         for leader, led in by_leader.items():
             if leader == self._id:
-                self._spawn(self._write_here(sending, led, failures))
+                for marker, marked in markers_of(sending, led).items():
+                    self._spawn(self._write_here(sending, marker, marked, failures))
             elif leader < 0:
                 self._again(sending, led, failures)
             else:
@@ -177,9 +178,11 @@ class MarkerSender:
             return None
         return state.leader if self._dial.knows(state.leader) else -1
 
-    async def _write_here(self, sending: Sending, partitions: Sequence[TopicPartition], failures: int) -> None:
+    async def _write_here(
+        self, sending: Sending, marker: Marker, partitions: Sequence[TopicPartition], failures: int
+    ) -> None:
         try:
-            errors = await self._log.append_markers(marker_of(sending), partitions)
+            errors = await self._log.append_markers(marker, partitions)
         except Exception:  # whatever it is, the markers must not be lost
             logger.exception("markers of %s could not be written", sending.markers.transactional_id)
             errors = {}
@@ -202,6 +205,13 @@ class MarkerSender:
                 return
             if verdict is Verdict.DONE:
                 self._commits(partition)
+            elif verdict is Verdict.OVERTAKEN:
+                logger.warning(
+                    "%s: %s-%d has a later epoch of producer %d than epoch %d, which its coordinator knows; the producer id "
+                    "is fenced there, and whatever it has open there is aborted",
+                    markers.transactional_id, *partition, markers.transaction.producer_id, markers.transaction.epoch,
+                )  # fmt: skip
+                again.append(partition)
             elif error is ErrorCode.request_timed_out:
                 self._wait_for_commit(sending, partition)
                 uncommitted += 1
@@ -280,14 +290,13 @@ class _Work:
     def answered(self, batch: Batch, answer: Answer) -> None:
         """Reports the broker's answer for each marker of `batch`; see `outbox.Work`."""
         told = read_response(WRITE_TXN_MARKERS, _VERSION, bytes(answer.frame[: answer.end]), answer.start)
-        errors = {
-            marker.producer_id: {
-                TopicPartition(topic.name, each.partition_index): each.error_code
+        errors: dict[int, dict[TopicPartition, ErrorCode]] = {}
+        for marker in told.markers:
+            errors.setdefault(marker.producer_id, {}).update(
+                (TopicPartition(topic.name, each.partition_index), each.error_code)
                 for topic in marker.topics
                 for each in topic.partitions
-            }
-            for marker in told.markers
-        }
+            )
         for sending, partitions in batch.items():
             of_this = errors.get(sending.markers.transaction.producer_id, {})
             self._answered(sending, {each: of_this.get(each) for each in partitions}, 0)
@@ -302,7 +311,7 @@ class _Work:
 
 
 def marker_of(sending: Sending) -> Marker:
-    """The marker that all partitions of a transaction get."""
+    """The marker of a transaction in all partitions that know no later epoch of the producer."""
     transaction = sending.markers.transaction
     return Marker(
         transaction.producer_id,
@@ -313,9 +322,33 @@ def marker_of(sending: Sending) -> Marker:
     )
 
 
+def fence_of(sending: Sending) -> Marker:
+    """The marker for partitions that know a later epoch of the producer: an abort in the last epoch of the producer id,
+    by V1, so that it may be repeated."""
+    return Marker(sending.markers.transaction.producer_id, EPOCH_MAX, False, sending.coordinator_epoch, V1)
+
+
+def markers_of(sending: Sending, partitions: Iterable[TopicPartition]) -> dict[Marker, list[TopicPartition]]:
+    """The partitions by the marker that each of them gets."""
+    overtaken = sending.markers.overtaken
+    if not overtaken:
+        return {marker_of(sending): list(partitions)}
+    found: dict[Marker, list[TopicPartition]] = {}
+    for partition in partitions:
+        marker = fence_of(sending) if partition in overtaken else marker_of(sending)
+        found.setdefault(marker, []).append(partition)
+    return found
+
+
 def request_of(batch: Mapping[Sending, Iterable[TopicPartition]]) -> dict[str, Any]:
     """A WriteTxnMarkers request with the markers of several transactions."""
-    return {"markers": [_entry(marker_of(sending), partitions) for sending, partitions in batch.items()]}
+    return {
+        "markers": [
+            _entry(marker, marked)
+            for sending, partitions in batch.items()
+            for marker, marked in markers_of(sending, partitions).items()
+        ]
+    }
 
 
 def _entry(marker: Marker, partitions: Iterable[TopicPartition]) -> dict[str, Any]:

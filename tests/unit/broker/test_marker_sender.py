@@ -17,7 +17,7 @@ from ottla.broker.marker_sender import (
 )
 from ottla.broker.outbox import ANSWERED_S, IDLE_S
 from ottla.broker.transaction.markers import Markers
-from ottla.broker.transaction.metadata import V2, TopicPartition, Transaction
+from ottla.broker.transaction.metadata import EPOCH_MAX, V1, V2, TopicPartition, Transaction
 from ottla.broker.transaction.states import State
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frames import read_request_header, response_frame, skip_tagged_fields
@@ -262,6 +262,44 @@ def test_a_newer_coordinator_ends_the_attempts() -> None:
         await asyncio.sleep(60)
         assert following.markers.stopped
         assert len(stage.brokers[2].requests) == 1
+        stage.stop()
+
+    virtually(scene)
+
+
+def test_a_partition_that_knows_a_later_epoch_gets_a_marker_that_fences_the_producer_id() -> None:
+    """Before the fix, no further marker was sent, and the transactional id answered CONCURRENT_TRANSACTIONS for ever."""
+
+    async def scene() -> None:
+        stage = Stage()
+        stage.brokers[2].errors[T1] = stage.error_here = ErrorCode.invalid_producer_epoch
+        following = Following(7, T0, T1, U0)
+        stage.sender.send(following)
+        await asyncio.sleep(0.03)
+        assert following.markers.missing == following.markers.overtaken == {T1, U0}
+        stage.brokers[2].errors[T1] = stage.error_here = ErrorCode.none
+        await asyncio.sleep(1)
+        assert not following.markers.missing
+        assert stage.brokers[2].asked == [{7: {T0, T1}}, {7: {T1}}]
+        (fence,) = stage.brokers[2].requests[1].markers
+        assert (fence.producer_epoch, fence.transaction_result) == (EPOCH_MAX, False)
+        assert (fence.coordinator_epoch, fence.transaction_version) == (9, V1)
+        assert stage.written == [(Marker(7, 6, True, 9, V2), [U0]), (Marker(7, EPOCH_MAX, False, 9, V1), [U0])]
+        stage.stop()
+
+    virtually(scene)
+
+
+def test_one_request_has_both_markers_of_a_producer() -> None:
+    async def scene() -> None:
+        stage = Stage()
+        following = Following(7, T0, T1)
+        following.markers.overtaken.add(T1)
+        stage.sender.send(following)
+        await asyncio.sleep(1)
+        assert not following.markers.missing
+        (request,) = stage.brokers[2].requests
+        assert sorted(marker.producer_epoch for marker in request.markers) == [6, EPOCH_MAX]
         stage.stop()
 
     virtually(scene)

@@ -4,7 +4,14 @@ A marker ends the transaction in one partition. When no marker is missing any mo
 producer can begin the next one. A marker may be written twice, because an answer can get lost and because a new
 coordinator sends all markers again. The partitions' leaders accept that.
 
-Source: Kafka's TransactionMarkerRequestCompletionHandler.
+A partition may know a later epoch of the producer than its coordinator does: the records of later transactions were lost
+with the disks of all in-sync replicas of `__transaction_state`, and the partition's weren't. The coordinator has forgotten
+those transactions, so it can't commit them. It fences the producer id for good: the partition gets an abort in the last
+of all epochs, which ends whatever is open there, and the transactional id goes on with another producer id. A
+coordinator that is merely late is told apart by the epoch of its own leadership, which the partition compares, too.
+
+Source: Kafka's TransactionMarkerRequestCompletionHandler, which sends no more markers at INVALID_PRODUCER_EPOCH: the
+transaction then never ends.
 """
 
 from __future__ import annotations
@@ -23,14 +30,15 @@ class Verdict(Enum):
 
     DONE = "the partition needs this marker no longer"
     AGAIN = "the marker is sent again, to the broker that leads the partition then"
-    STOP = "no marker of the transaction is sent any more: a newer producer epoch or coordinator has taken over"
+    OVERTAKEN = "the partition knows a later epoch of the producer, and is sent a marker that fences the producer id"
+    STOP = "no marker of the transaction is sent any more: a newer coordinator has taken over"
 
 
 _VERDICTS: Mapping[ErrorCode, Verdict] = {
     ErrorCode.none: Verdict.DONE,
     ErrorCode.unsupported_version: Verdict.DONE,  # the partition can't have the transaction's records
     ErrorCode.unsupported_for_message_format: Verdict.DONE,
-    ErrorCode.invalid_producer_epoch: Verdict.STOP,
+    ErrorCode.invalid_producer_epoch: Verdict.OVERTAKEN,
     ErrorCode.transaction_coordinator_fenced: Verdict.STOP,
 }
 
@@ -44,12 +52,13 @@ def verdict(error: ErrorCode) -> Verdict:
 @dataclass(slots=True, eq=False)
 class Markers:
     """The markers of one decided transaction. `missing` are the partitions whose leaders haven't confirmed the
-    marker. Two objects are equal only if they are the same object: a later transaction of the id has markers of its
-    own."""
+    marker. `overtaken` are the partitions that know a later epoch of the producer. Two objects are equal only if they are
+    the same object: a later transaction of the id has markers of its own."""
 
     transactional_id: str
     transaction: Transaction
     stopped: bool = False
+    overtaken: set[TopicPartition] = field(default_factory=set)
     missing: set[TopicPartition] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,6 +69,8 @@ class Markers:
         found = verdict(error)
         if found is Verdict.DONE:
             self.missing.discard(partition)
+        elif found is Verdict.OVERTAKEN:
+            self.overtaken.add(partition)
         elif found is Verdict.STOP:
             self.stopped = True
         return found

@@ -146,13 +146,15 @@ class Transaction:
         raised, and no later request of the producer counts as a repeat."""
         return self._ended(False, min(self.epoch + 1, EPOCH_MAX), NO_EPOCH, V1, now_ms)
 
-    def completed(self, now_ms: int) -> Transaction:
-        """The state after all markers were written."""
+    def completed(self, now_ms: int, fenced: bool = False) -> Transaction:
+        """The state after all markers were written. If a marker has fenced the producer id for good (`fenced`), no epoch
+        is left, and the next producer gets another id."""
         other_id = self.client_version >= V2 and self.next_producer_id != NO_PRODUCER_ID
         return replace(
             self,
             producer_id=self.next_producer_id if other_id else self.producer_id,
-            epoch=0 if other_id else self.epoch,
+            epoch=0 if other_id else EPOCH_MAX if fenced else self.epoch,
+            last_epoch=NO_EPOCH if fenced else self.last_epoch,
             state=State.COMPLETE_COMMIT if self.commits else State.COMPLETE_ABORT,
             partitions=NO_PARTITIONS,
             last_update_ms=now_ms,

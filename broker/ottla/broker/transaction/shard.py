@@ -190,7 +190,7 @@ class TransactionShard:
         transactional_id = markers.transactional_id
         if not self.is_current(markers) or markers.missing or markers.stopped or transactional_id in self._under_way:
             return None
-        completed = markers.transaction.completed(moment.now_ms)
+        completed = markers.transaction.completed(moment.now_ms, fenced=bool(markers.overtaken))
         return self._decided(transactional_id, Decision(Answer(), completed))
 
     def counts(self) -> dict[str, int]:

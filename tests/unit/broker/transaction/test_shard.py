@@ -167,6 +167,24 @@ def test_a_transaction_that_a_newer_coordinator_took_over_isnt_completed() -> No
     assert shard.complete(markers, LEVEL_2) is None
 
 
+@pytest.mark.parametrize("client_version", [V1, V2])
+def test_a_producer_id_that_was_fenced_in_a_partition_is_replaced(client_version: int) -> None:
+    shard = shard_with(known(State.PREPARE_COMMIT, client_version=client_version))
+    (markers,) = shard.take_begun()
+    markers.answered(A, ErrorCode.invalid_producer_epoch)
+    assert shard.complete(markers, LEVEL_2) is None
+    markers.answered(A, ErrorCode.none)
+    markers.answered(B, ErrorCode.none)
+    appended(shard, shard.complete(markers, LEVEL_2), 0)
+    shard.committed(1)
+    assert shard.transactions["0"].state is State.COMPLETE_COMMIT
+    late = shard.add_partitions("0", Producer(PID, known(State.ONGOING).epoch), {A}, client_version, LEVEL_2)
+    assert late.answer.error is ErrorCode.producer_fenced
+    plan = shard.init_producer_id("0", Init(60_000), LEVEL_2, UNUSED_PID)
+    assert isinstance(plan, Plan)
+    assert plan.answer == Answer(ErrorCode.none, UNUSED_PID, 0)
+
+
 def test_markers_of_an_earlier_transaction_complete_nothing() -> None:
     shard = shard_with(known(State.PREPARE_COMMIT, partitions=frozenset()))
     (earlier,) = shard.take_begun()
