@@ -19,9 +19,11 @@ from __future__ import annotations
 import base64
 import ssl
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -32,9 +34,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 AUTHORITY_DAYS = 3650
 PAIR_DAYS = 730
 AHEAD = timedelta(hours=1)  # certificates are valid from so long ago, because clocks differ
+CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 _PARTS = ("server.crt", "server.key", "client.crt", "client.key")
 
 Secret = dict[str, bytes]
+
+
+class Issued(NamedTuple):
+    """A certificate and its private key, as PEM texts."""
+
+    certificate: bytes
+    key: bytes
 
 
 @dataclass(frozen=True)
@@ -108,28 +118,41 @@ def pairs(by: Secret, found: Secret, name: str, hosts: list[str], now: datetime)
     The pairs that were `found` are kept if they are still usable; otherwise both are made anew.
     """
     kept = {part: found[part] for part in _PARTS} if _usable(by, found, hosts, now) else None
-    made = kept or {
-        **_pair(by, "server", f"{name} member", hosts, now),
-        **_pair(by, "client", f"{name} client", [], now),
-    }
-    return {"ca.crt": trusted(by), **made}
+    if kept is None:
+        # The server's pair is for clients, too: etcd's JSON gateway connects to etcd's own server with it.
+        both = issued(by, f"{name} member", now, hosts=hosts, purposes=(CLIENT, SERVER))
+        client = issued(by, f"{name} client", now)
+        kept = dict(zip(_PARTS, (both.certificate, both.key, client.certificate, client.key), strict=True))
+    return {"ca.crt": trusted(by), **kept}
 
 
 def _usable(by: Secret, found: Secret, hosts: list[str], now: datetime) -> bool:
-    """Whether the authority has signed the pairs, for these hosts, and more than a third of their lifetime is left."""
+    """Whether both pairs are usable, the server's for these hosts."""
+    return all(
+        usable(by, Issued(found.get(f"{kind}.crt", b""), found.get(f"{kind}.key", b"")), now, hosts=names)
+        for kind, names in (("server", hosts), ("client", []))
+    )
+
+
+def usable(by: Secret, pair: Issued, now: datetime, *, hosts: Sequence[str] = ()) -> bool:
+    """Whether the authority has signed the pair, for exactly these hosts, and more than a third of its lifetime is
+    left."""
     try:
         issuer = x509.load_pem_x509_certificate(by["tls.crt"])
-        certificates = [x509.load_pem_x509_certificate(found[f"{kind}.crt"]) for kind in ("server", "client")]
-        for kind in ("server", "client"):
-            serialization.load_pem_private_key(found[f"{kind}.key"], None)
-        for certificate in certificates:
-            certificate.verify_directly_issued_by(issuer)
-        names = certificates[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        if sorted(names.get_values_for_type(x509.DNSName)) != sorted(hosts):
-            return False
-    except (KeyError, ValueError, InvalidSignature, x509.ExtensionNotFound):
+        certificate = x509.load_pem_x509_certificate(pair.certificate)
+        serialization.load_pem_private_key(pair.key, None)
+        certificate.verify_directly_issued_by(issuer)
+        return sorted(_hosts(certificate)) == sorted(hosts) and not _due(certificate, now)
+    except (KeyError, ValueError, InvalidSignature):
         return False
-    return not any(_due(certificate, now) for certificate in certificates)
+
+
+def _hosts(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return names.get_values_for_type(x509.DNSName)
 
 
 def _due(certificate: x509.Certificate, now: datetime) -> bool:
@@ -150,14 +173,22 @@ def encoded(secret: Secret) -> dict[str, str]:
     return {name: base64.b64encode(value).decode() for name, value in secret.items()}
 
 
-def _pair(by: Secret, kind: str, name: str, hosts: list[str], now: datetime) -> Secret:
+def issued(
+    by: Secret,
+    name: str,
+    now: datetime,
+    *,
+    hosts: Sequence[str] = (),
+    purposes: Sequence[x509.ObjectIdentifier] = (CLIENT,),
+    days: int = PAIR_DAYS,
+) -> Issued:
+    """A new pair that the authority signs: its subject is CN=`name`, its DNS names are `hosts`. It ends with the
+    authority at the latest."""
     issuer = x509.load_pem_x509_certificate(by["tls.crt"])
     issuer_key = serialization.load_pem_private_key(by["tls.key"], None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
-    until = min(now + timedelta(days=PAIR_DAYS), issuer.not_valid_after_utc)
-    # The server's pair is for clients, too: etcd's JSON gateway connects to etcd's own server with it.
-    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
+    until = min(now + timedelta(days=days), issuer.not_valid_after_utc)
     builder = (
         _begun(_named(name), issuer.subject, key, now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -168,8 +199,7 @@ def _pair(by: Secret, kind: str, name: str, hosts: list[str], now: datetime) -> 
     if hosts:
         names = x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts])
         builder = builder.add_extension(names, critical=False)
-    certificate = builder.sign(issuer_key, hashes.SHA256())
-    return {f"{kind}.crt": _pem(certificate), f"{kind}.key": _key_pem(key)}
+    return Issued(_pem(builder.sign(issuer_key, hashes.SHA256())), _key_pem(key))
 
 
 def _begun(
