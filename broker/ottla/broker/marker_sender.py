@@ -207,8 +207,8 @@ class MarkerSender:
                 self._commits(partition)
             elif verdict is Verdict.OVERTAKEN:
                 logger.warning(
-                    "%s: %s-%d has a later epoch of producer %d than epoch %d, which its coordinator knows; the producer id "
-                    "is fenced there, and whatever it has open there is aborted",
+                    "%s: %s-%d has a later epoch of producer %d than epoch %d, which its coordinator knows; the "
+                    "producer id is fenced there, and whatever it has open there is aborted",
                     markers.transactional_id, *partition, markers.transaction.producer_id, markers.transaction.epoch,
                 )  # fmt: skip
                 again.append(partition)

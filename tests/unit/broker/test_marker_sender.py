@@ -268,7 +268,7 @@ def test_a_newer_coordinator_ends_the_attempts() -> None:
 
 
 def test_a_partition_that_knows_a_later_epoch_gets_a_marker_that_fences_the_producer_id() -> None:
-    """Before the fix, no further marker was sent, and the transactional id answered CONCURRENT_TRANSACTIONS for ever."""
+    """Before the fix, no further marker was sent, and the id answered CONCURRENT_TRANSACTIONS for ever."""
 
     async def scene() -> None:
         stage = Stage()

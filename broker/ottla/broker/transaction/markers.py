@@ -4,11 +4,11 @@ A marker ends the transaction in one partition. When no marker is missing any mo
 producer can begin the next one. A marker may be written twice, because an answer can get lost and because a new
 coordinator sends all markers again. The partitions' leaders accept that.
 
-A partition may know a later epoch of the producer than its coordinator does: the records of later transactions were lost
-with the disks of all in-sync replicas of `__transaction_state`, and the partition's weren't. The coordinator has forgotten
-those transactions, so it can't commit them. It fences the producer id for good: the partition gets an abort in the last
-of all epochs, which ends whatever is open there, and the transactional id goes on with another producer id. A
-coordinator that is merely late is told apart by the epoch of its own leadership, which the partition compares, too.
+A partition may know a later epoch of the producer than its coordinator does: the records of later transactions were
+lost with the disks of all in-sync replicas of `__transaction_state`, and the partition's weren't. The coordinator has
+forgotten those transactions, so it can't commit them. It fences the producer id for good: the partition gets an abort
+in the last of all epochs, which ends whatever is open there, and the transactional id goes on with another producer id.
+A coordinator that is merely late is told apart by the epoch of its own leadership, which the partition compares, too.
 
 Source: Kafka's TransactionMarkerRequestCompletionHandler, which sends no more markers at INVALID_PRODUCER_EPOCH: the
 transaction then never ends.
@@ -52,8 +52,8 @@ def verdict(error: ErrorCode) -> Verdict:
 @dataclass(slots=True, eq=False)
 class Markers:
     """The markers of one decided transaction. `missing` are the partitions whose leaders haven't confirmed the
-    marker. `overtaken` are the partitions that know a later epoch of the producer. Two objects are equal only if they are
-    the same object: a later transaction of the id has markers of its own."""
+    marker. `overtaken` are the partitions that know a later epoch of the producer. Two objects are equal only if they
+    are the same object: a later transaction of the id has markers of its own."""
 
     transactional_id: str
     transaction: Transaction

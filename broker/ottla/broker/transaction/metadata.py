@@ -147,8 +147,8 @@ class Transaction:
         return self._ended(False, min(self.epoch + 1, EPOCH_MAX), NO_EPOCH, V1, now_ms)
 
     def completed(self, now_ms: int, fenced: bool = False) -> Transaction:
-        """The state after all markers were written. If a marker has fenced the producer id for good (`fenced`), no epoch
-        is left, and the next producer gets another id."""
+        """The state after all markers were written. If a marker has fenced the producer id for good (`fenced`), no
+        epoch is left, and the next producer gets another id."""
         other_id = self.client_version >= V2 and self.next_producer_id != NO_PRODUCER_ID
         return replace(
             self,
