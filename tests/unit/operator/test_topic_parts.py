@@ -59,7 +59,7 @@ class Play:
     def __init__(self, **scaling: Any) -> None:
         self.kube, self.brokers = KubeStandIn(), Brokers()
         resources = TopicResources(self.kube)
-        self.kube.watcher = resources.seen
+        self.kube.watchers["Topic"] = resources.seen
         self.reconciler = TopicReconciler(self.kube, resources, bootstrap=lambda _: "b:1", clock=lambda: 0.0)
         self.kube.put("Cluster", "main", spec={"topics": {}, "scaling": scaling})
 

@@ -99,6 +99,11 @@ def remembered_topics(name: str) -> str:
     return f"{name}-topics"
 
 
+def recorded_users(name: str) -> str:
+    """The name of the ConfigMap with the users to whom the Cluster of that name has given something."""
+    return f"{name}-users"
+
+
 def client_config(cluster: Cluster) -> str:
     """The name of the ConfigMap with the settings that a client needs to connect."""
     return f"{cluster.name}-client"
