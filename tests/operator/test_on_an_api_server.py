@@ -355,7 +355,7 @@ def test_the_process_ends_with_the_definitions_of_its_kinds(play: Callable[[Scen
                 if await kube.get("Service", "shop", "k-bootstrap") is not None:
                     break
                 await asyncio.sleep(0.1)
-            for name in ("topics.ottla.dev", "clusters.ottla.dev"):
+            for name in ("topics.ottla.dev", "users.ottla.dev", "clusters.ottla.dev"):
                 await kube.delete("CustomResourceDefinition", "", name)
             _, said = await asyncio.wait_for(process.communicate(), 30)
         finally:

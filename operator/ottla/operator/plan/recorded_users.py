@@ -38,7 +38,7 @@ def read_users(cluster: Ref, cluster_uid: str, found: Object | None) -> Recorded
     """Reads the record of a Cluster from a ConfigMap."""
     record = Record(cluster, cluster_uid, names.recorded_users(cluster.name), _KEY, found)
     users = {}
-    for line in record.text.splitlines():
+    for line in filter(None, record.text.split("\n")):
         created, password, name = line.split(" ", 2)
         users[name] = Given(created, password == _PASSWORD)
     return RecordedUsers(record, users)
