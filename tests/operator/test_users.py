@@ -35,6 +35,7 @@ from ottla.protocol.acls import AclBinding, PatternType, Permission
 from ottla.protocol.rights import AclOperation, ResourceType
 from ottla.security.client_settings import client_security
 from ottla.settings.properties import parse_properties
+from ottla.spark.options import read_options
 from tests.operator.kube_stand_in import KubeStandIn, Object
 from tests.peers.certificates import Authority
 from tests.peers.ottla_broker import OttlaBroker
@@ -286,6 +287,8 @@ def test_the_secret_has_what_each_kind_of_client_needs(run: Play) -> None:
             assert client_security(properties).protocol == protocol
             spark = json.loads(operator.data(name)["spark-options.json"])
             assert spark == {f"kafka.{key}": value for key, value in properties.items()}
+            read = read_options(spark | {"subscribe": "orders"}, streaming=False).properties
+            assert (read.security, read.warnings) == (client_security(properties), ())
 
     run(scene)
 
