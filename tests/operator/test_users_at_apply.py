@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from ottla.operator.certificates import encoded
+from ottla.operator.objects import Ref
+from ottla.operator.plan.user_secret import user_secret
+from ottla.operator.plan.user_status import Outcome, user_status
+from ottla.operator.spec.user import Login, UserResource
 from tests.peers.helm import objections
 
+USER = UserResource(Ref("shop", "shop"), "u-1", "2026-01-01T00:00:00Z", 1, Ref("shop", "main"), "shop", Login.TLS)
 TLS: dict[str, Any] = {"type": "tls"}
 SCRAM: dict[str, Any] = {"type": "scram-sha-512"}
 SOURCE = {"valueFrom": {"secretKeyRef": {"name": "vault", "key": "shop"}}}
@@ -88,13 +96,14 @@ TAKEN: list[dict[str, Any]] = [
 ]
 
 
-def said(name: str, spec: dict[str, Any]) -> str:
+def said(name: str, spec: dict[str, Any], **more: Any) -> str:
     whole = {"cluster": {"name": "main"}, "authentication": TLS} | spec
     document = {
         "apiVersion": "ottla.dev/v1alpha1",
         "kind": "User",
         "metadata": {"name": name, "namespace": "shop"},
         "spec": {field: value for field, value in whole.items() if value is not None},
+        **more,
     }
     return "\n".join(objections(json.dumps(document)))
 
@@ -107,3 +116,15 @@ def test_refused(name: str, spec: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize("spec", TAKEN, ids=lambda spec: ",".join(spec))
 def test_taken(spec: dict[str, Any]) -> None:
     assert said("shop", spec) == ""
+
+
+def test_every_field_of_a_status_is_known() -> None:
+    now = datetime(2026, 5, 1, 12, tzinfo=UTC)
+    outcome = Outcome(False, "NoAuthority", "wait", "CN=shop", "shop", now)
+    assert said("shop", {}, status=user_status(USER, outcome, now)) == ""
+    assert "unknown field" in said("shop", {}, status={"user": "shop"})
+
+
+def test_an_api_server_takes_a_users_secret() -> None:
+    data = encoded({"user.crt": b"c", "sasl.jaas.config": b"j", "spark-options.json": b"{}"})
+    assert objections(json.dumps(user_secret(replace(USER, renew="2026-05-01 12:00"), data, "mark"))) == []

@@ -275,8 +275,8 @@ class _Visit:
                 return None
             raise _Missing(
                 "SecretNotOwned",
-                f"the Secret {self.user.ref.name} exists already and doesn't belong to this User: rename it, delete it, "
-                "or give the User another name",
+                f"the Secret {self.user.ref.name} exists already and doesn't belong to this User: rename it, delete "
+                "it, or give the User another name",
             )
         if is_of_a_former_user(found, self.user):
             message = (

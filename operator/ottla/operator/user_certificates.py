@@ -92,8 +92,8 @@ def _signer(authority: Secret) -> x509.Certificate:
         return x509.load_pem_x509_certificate(authority["tls.crt"])
     except (KeyError, ValueError):
         raise AuthorityUnusable(
-            "the Secret of the authority for clients' certificates lacks a usable tls.crt or tls.key: delete it, and the "
-            "Cluster makes it anew"
+            "the Secret of the authority for clients' certificates lacks a usable tls.crt or tls.key: delete it, and "
+            "the Cluster makes it anew"
         ) from None
 
 
