@@ -109,6 +109,7 @@ USERS: list[Case] = [
             "NoAddress",
             "PasswordMissing",
             "SecretGoes",
+            "AuthorizerComes",
         )
     ),
     *(

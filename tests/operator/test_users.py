@@ -614,6 +614,26 @@ def test_other_namespaces_by_the_clusters_leave_but_never_as_a_super_user(run: P
     run(scene)
 
 
+def test_a_listener_with_a_certificate_of_its_own_is_trusted_by_its_own_authority(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        listener = {"name": "own", "type": "Internal", "port": 9093, "tls": True, "authentication": SCRAM}
+        operator.cluster(listeners=[listener | {"certificate": {"secretName": "from-elsewhere"}}])
+        operator.user("shop", SCRAM)
+        await operator.settle()
+        assert operator.condition("shop")[:2] == ("False", "NoAuthority")
+        assert "from-elsewhere" in operator.condition("shop")[2]
+        operator.secret("from-elsewhere", {"tls.crt": b"c", "ca.crt": b"theirs"})
+        await operator.settle()
+        assert operator.data("shop")["ca.crt"] == b"theirs"
+        operator.secret("from-elsewhere", {"tls.crt": b"c"})
+        await operator.settle()
+        assert operator.condition("shop")[0] == "True"
+        assert "ca.crt" not in operator.data("shop")
+        assert b"truststore" not in operator.data("shop")["client.properties"]
+
+    run(scene)
+
+
 def test_names_are_what_the_brokers_make_of_certificates(run: Play) -> None:
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         operator.cluster(config={"ssl.principal.mapping.rules": "RULE:^CN=([a-z]+)$/$1/"})
@@ -663,6 +683,9 @@ def test_without_an_authorizer_a_user_without_rules_is_ready_and_one_with_rules_
         await operator.settle()
         assert operator.condition("plain") == ("True", "Ready", "")
         assert operator.condition("ruled")[:2] == ("False", "NoAuthorizer")
+        operator.cluster(authorization={"type": "simple"})
+        await operator.settle()
+        assert operator.condition("ruled")[:2] == ("False", "AuthorizerComes")
         assert await asyncio.to_thread(operator.produced, "ruled") is None
         operator.kube.remove("User", "ruled")
         await operator.sweep()

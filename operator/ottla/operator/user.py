@@ -148,7 +148,7 @@ class UserReconciler:
         granted = await self._access.grant(users, rules, kafka, admin, CHANGES_MAX, sweep.now)
         for user, outcome in granted.outcomes.items():
             if user not in changes.left:
-                sweep.outcomes[user] = _concluded(user, users[user], outcome, changes)
+                sweep.outcomes[user] = _concluded(user, users[user], outcome, changes, rules)
         recorded = await self._drop_passwords(admin, users, kafka, recorded)
         await self._remove_former(sweep, kafka, recorded)
         sweep.news += [*changes.news, *granted.news]
@@ -263,7 +263,7 @@ def _claims(user: UserResource, rules: UserRules) -> set[str]:
     return set() if name is None else {name}
 
 
-def _concluded(user: UserResource, name: str, outcome: Outcome, changes: Changes) -> Outcome:
+def _concluded(user: UserResource, name: str, outcome: Outcome, changes: Changes, rules: UserRules) -> Outcome:
     """A user's outcome, by what became of its Secret and of its rights. A Secret that isn't there is told first."""
     outcome = replace(outcome, username=name)
     error = changes.refused.get(user)
@@ -274,6 +274,9 @@ def _concluded(user: UserResource, name: str, outcome: Outcome, changes: Changes
         return replace(
             outcome, ready=ready, reason="RightsRefused", message=f"the brokers refuse its rights: {said(error)}"
         )
+    if user in changes.lacking_authorizer and rules.authorizer_wanted:
+        message = "the brokers have no authorizer yet: they get it when the Cluster's links are encrypted"
+        return replace(outcome, ready=False, reason="AuthorizerComes", message=message, expected=True)
     if user in changes.lacking_authorizer:
         message = (
             "the brokers have no authorizer, so everybody may do everything: set the Cluster's spec.authorization, or "

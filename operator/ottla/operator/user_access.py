@@ -70,11 +70,11 @@ class Keeper(Protocol):
 
 
 class Authorities(NamedTuple):
-    """The Cluster's Secrets that users' Secrets are made of: the authority that signs users' certificates, and the
-    certificates that clients have to trust. Empty where there are none yet."""
+    """The Cluster's Secrets that users' Secrets are made of: the authority that signs users' certificates, empty where
+    there is none yet; and the certificates that clients have to trust, by the names of their Secrets."""
 
     clients: Secret
-    trust: bytes
+    trust: Mapping[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +132,12 @@ class UserAccess:
     async def authorities(self, rules: UserRules) -> Authorities:
         """Reads the Cluster's Secrets. Raises KubeError."""
         namespace = rules.cluster.namespace
-        names = (rules.clients_authority, rules.trust)
-        clients, trust = [decoded(await self._kube.get("Secret", namespace, name)) for name in names]
-        return Authorities(clients, trust.get(TRUST, b""))
+        clients = decoded(await self._kube.get("Secret", namespace, rules.clients_authority))
+        trust = {}
+        for name in sorted({rules.trust_of(listener) for listener in rules.listeners if listener.tls}):
+            if (found := await self._kube.get("Secret", namespace, name)) is not None:
+                trust[name] = decoded(found).get(TRUST, b"")
+        return Authorities(clients, trust)
 
     async def grant(
         self,
@@ -148,7 +151,7 @@ class UserAccess:
         """Brings the Secrets and passwords of users up to date. `users`: the User of each name in Kafka; at most
         `looks_max` of those that changed are looked at. Raises Unreachable, KubeError."""
         granted = Granted()
-        authorities = await self.authorities(rules) if users else Authorities({}, b"")
+        authorities = await self.authorities(rules) if users else Authorities({}, {})
         made_of = {user: self._made_of(user, name, rules, kafka, authorities) for user, name in users.items()}
         due = self._due(made_of)
         granted.left = len(due) > looks_max
@@ -194,8 +197,7 @@ class UserAccess:
             name,
             user.generation,
             user.renew,
-            listener and (listener.bootstrap, listener.protocol),
-            authorities.trust,
+            listener and (listener.bootstrap, listener.protocol, authorities.trust.get(rules.trust_of(listener))),
             authorities.clients.get("tls.crt") if user.login is Login.TLS else None,
             name in kafka.passwords if user.login is Login.SCRAM else None,
         )
@@ -297,8 +299,9 @@ class _Visit:
         if not listener.bootstrap:
             message = f"the listener {listener.name} of the Cluster {cluster} has no address yet"
             raise _Missing("NoAddress", message, expected=True)
-        if listener.tls and not self.authorities.trust:
-            message = f"the Secret {self.rules.trust} of the Cluster {cluster}, which clients trust, isn't there yet"
+        trust = self.rules.trust_of(listener)
+        if listener.tls and trust not in self.authorities.trust:
+            message = f"the Secret {trust} of the Cluster {cluster}, which clients trust, isn't there yet"
             raise _Missing("NoAuthority", message, expected=True)
         return listener
 
@@ -366,7 +369,10 @@ class _Visit:
         return password
 
     def _trust(self, listener: ClientListener) -> str:
-        return self.authorities.trust.decode() if listener.tls else ""
+        """The certificates that clients have to trust. Empty without TLS, and if the Secret of a listener's own
+        certificate has none, as for one that a public authority has signed: then clients trust what their machine
+        trusts."""
+        return self.authorities.trust[self.rules.trust_of(listener)].decode() if listener.tls else ""
 
     def _data(self, access: Access) -> Secret:
         """The parts of the Secret that are the same for certificates and passwords."""

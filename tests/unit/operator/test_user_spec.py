@@ -126,3 +126,4 @@ def test_super_users_are_for_the_clusters_own_namespace() -> None:
     found = rules(config={"super.users": "User:root; User:CN=x"}, authorization={"superUsers": ["admin", "User:ops"]})
     assert [found.is_reserved(name, "team") for name in ("root", "CN=x", "admin", "ops", "x")] == [True] * 4 + [False]
     assert not found.is_reserved("root", "shop")
+    assert rules().is_reserved("CN=main-operator,O=ottla.dev", "team"), "the operator's own name"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.operator.objects import Ref, ref_of
+from ottla.operator.objects import GROUP, Ref, ref_of
 from ottla.operator.spec.namespaces import AllowedNamespaces, parse_allowed_namespaces
 from ottla.operator.spec.topic_rules import CLIENT_PORT, internal_bootstrap
 from ottla.operator.spec.user import Login, UserResource
@@ -17,6 +17,7 @@ from ottla.security.principal_mapping import InvalidRules, MappingRules, NoRuleM
 
 MAPPING = "ssl.principal.mapping.rules"
 _DEFAULT_MAPPING = MappingRules("DEFAULT")
+_OF_THE_OPERATOR = f",O={GROUP}"  # the end of the names in certificates of brokers and operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,9 @@ class ClientListener:
     tls: bool
     bootstrap: str
     external: bool = False
+    certificate: str = (
+        ""  # the Secret with a certificate of the listener's own; empty: the Cluster's authority signs it
+    )
     mapping: MappingRules = _DEFAULT_MAPPING
 
     @property
@@ -49,6 +53,7 @@ class UserRules:
     bootstrap: str = ""  # the address by which the operator itself connects
     listeners: tuple[ClientListener, ...] = ()
     super_users: frozenset[str] = frozenset()  # principals
+    authorizer_wanted: bool = False
     about: Mapping[str, Any] = field(default_factory=dict)  # the Cluster resource itself, for Events
 
     @property
@@ -61,6 +66,10 @@ class UserRules:
         """The name of the Secret with the certificates that clients have to trust."""
         return f"{self.cluster.name}-cluster-ca-cert"
 
+    def trust_of(self, listener: ClientListener) -> str:
+        """The name of the Secret whose `ca.crt` clients of an encrypted listener have to trust."""
+        return listener.certificate or self.trust
+
     def listener_for(self, login: Login) -> ClientListener | None:
         """The listener at which users log in so: an internal one if possible; None if there is none."""
         wanted = Login.TLS if login.by_certificate else login
@@ -70,7 +79,8 @@ class UserRules:
     def is_reserved(self, name: str, namespace: str) -> bool:
         """Whether a user may do everything by its name, and so can't belong to a User of another namespace than the
         Cluster's: who may make Users there would become an administrator of the Cluster."""
-        return namespace != self.cluster.namespace and principal_of(name) in self.super_users
+        is_powerful = principal_of(name) in self.super_users or name.endswith(_OF_THE_OPERATOR)
+        return is_powerful and namespace != self.cluster.namespace
 
     def name_of(self, resource: UserResource) -> str | None:
         """The user's name in Kafka: for a certificate what the listener's mapping rules make of its name. None if no
@@ -99,6 +109,7 @@ def parse_user_rules(resource: Mapping[str, Any]) -> UserRules:
         bootstrap=internal_bootstrap(resource),
         listeners=tuple(_listener(cluster, each, addresses, config) for each in spec.get("listeners") or ()),
         super_users=_super_users(spec),
+        authorizer_wanted=bool(spec.get("authorization") or config.get("authorizer.class.name")),
         about=resource,
     )
 
@@ -134,5 +145,6 @@ def _listener(
         tls=bool(listener.get("tls")),
         bootstrap=addresses.get(name, "") if external else inside,
         external=external,
+        certificate=str((listener.get("certificate") or {}).get("secretName", "")),
         mapping=mapping,
     )
