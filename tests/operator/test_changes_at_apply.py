@@ -1,4 +1,4 @@
-"""Changes of Clusters and Topics that can't be followed are refused at apply, by the API server's own code."""
+"""Changes of Clusters, Topics and Users that can't be followed are refused at apply, by the API server's own code."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.peers.helm import objections
 # A fresh machine first builds the program that validates.
 pytestmark = pytest.mark.timeout(2400)
 
+USER: dict[str, Any] = {"cluster": {"name": "main"}, "authentication": {"type": "tls"}}
 TOPIC: dict[str, Any] = {"cluster": {"name": "main"}, "topicName": "orders", "partitions": 3}
 STORAGE: dict[str, Any] = {"size": "10Gi"}
 POOL: dict[str, Any] = {"name": "a", "firstId": 100, "replicas": 2}
@@ -44,6 +45,8 @@ VOLUMES = with_storage(volumes=[{"size": "10Gi"}, {"size": "20Gi"}])
         ("Topic", TOPIC, {**TOPIC, "cluster": {"name": "main", "namespace": "b"}}, "can't move to another cluster"),
         ("Topic", TOPIC, {**TOPIC, "topicName": "other"}, "can't be renamed"),
         ("Topic", TOPIC, {"cluster": {"name": "main"}, "partitions": 3}, "can't be renamed"),
+        ("User", USER, {**USER, "cluster": {"name": "other"}}, "cluster can't change"),
+        ("User", USER, {**USER, "cluster": {"name": "main", "namespace": "b"}}, "cluster can't change"),
         ("Cluster", REPLICAS, with_storage(size="5Gi"), "can't shrink"),
         ("Cluster", REPLICAS, with_storage(size="10Gi", className="fast"), "class of a volume can't"),
         ("Cluster", REPLICAS, with_storage(volumes=[{"size": "9Gi"}, {"size": "9Gi"}]), "can't shrink"),

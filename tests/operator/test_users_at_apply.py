@@ -39,6 +39,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("shop", {"name": "a,b"}, "only with authentication external"),
     ("shop", {"name": "x" * 65}, "only with authentication external"),
     ("shop", {"authentication": {"type": "tls-external"}, "name": "CN=shop"}, "only with authentication external"),
+    ("shop", {"authentication": {"type": "external"}, "name": "*"}, "stands for all users"),
     ("shop", {"authentication": SCRAM | {"validityDays": 5}}, "only for certificates that the operator makes"),
     ("shop", {"authentication": TLS | {"validityDays": 20}}, "renewalDays (default: 30) has to be less"),
     ("shop", {"authentication": TLS | {"renewalDays": 365}}, "renewalDays (default: 30) has to be less"),

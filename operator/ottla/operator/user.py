@@ -136,6 +136,7 @@ class UserReconciler:
     def _forget(self, key: Ref) -> None:
         self._admins.forget(key)
         self._departures.forget(key)
+        self._access.forget(key)
         self._starting.discard(key)
 
     async def _sweep(self, sweep: _Sweep, mine: list[UserResource], recorded: RecordedUsers) -> None:
@@ -260,7 +261,7 @@ def _claims(user: UserResource, rules: UserRules) -> set[str]:
     if user.refusal:
         return {user.name, user.certified_name}
     name = rules.name_of(user)
-    return set() if name is None else {name}
+    return set() if name is None or rules.is_reserved(name, user.ref.namespace) else {name}
 
 
 def _concluded(user: UserResource, name: str, outcome: Outcome, changes: Changes, rules: UserRules) -> Outcome:

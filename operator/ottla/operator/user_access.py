@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, Protocol
@@ -23,7 +23,7 @@ from ottla.operator import kafka_users
 from ottla.operator.certificates import Secret, decoded, encoded
 from ottla.operator.kafka import KafkaAdmin, said, slices
 from ottla.operator.kube import KubeError
-from ottla.operator.objects import Object, annotation, timestamp
+from ottla.operator.objects import Object, Ref, annotation, timestamp
 from ottla.operator.plan.client_files import CERTIFICATE, KEY, TRUST, Access, client_files
 from ottla.operator.plan.names import checksum
 from ottla.operator.plan.user import KafkaUsers
@@ -122,12 +122,11 @@ class UserAccess:
         """`clock`: seconds of a monotonic clock."""
         self._kube = kube
         self._clock = clock
-        self._looked: dict[str, _Looked] = {}  # by the User's uid
+        self._looked: dict[Ref, dict[str, _Looked]] = {}  # by Cluster and the User's uid
 
-    def forget(self, uids: Iterable[str]) -> None:
-        """Drops what is known about the Secrets of Users that are gone."""
-        for uid in uids:
-            self._looked.pop(uid, None)
+    def forget(self, cluster: Ref) -> None:
+        """Drops what is known about the Secrets of a Cluster's Users."""
+        self._looked.pop(cluster, None)
 
     async def authorities(self, rules: UserRules) -> Authorities:
         """Reads the Cluster's Secrets. Raises KubeError."""
@@ -153,7 +152,9 @@ class UserAccess:
         granted = Granted()
         authorities = await self.authorities(rules) if users else Authorities({}, {})
         made_of = {user: self._made_of(user, name, rules, kafka, authorities) for user, name in users.items()}
-        due = self._due(made_of)
+        before = self._looked.get(rules.cluster, {})
+        known = self._looked[rules.cluster] = {user.uid: before[user.uid] for user in users if user.uid in before}
+        due = self._due(made_of, known)
         granted.left = len(due) > looks_max
         unsent: list[_Unsent] = []
 
@@ -164,24 +165,24 @@ class UserAccess:
             granted.news += visit.news
             unsent.extend(visit.unsent)
             if visit.unsent:  # the next sweep sees whether the brokers have the password
-                self._looked.pop(user.uid, None)
+                known.pop(user.uid, None)
             else:
-                self._looked[user.uid] = _Looked(made_of[user], self._clock(), outcome)
+                known[user.uid] = _Looked(made_of[user], self._clock(), outcome)
 
         for some in slices(due[:looks_max], AT_A_TIME):
             await asyncio.gather(*map(look, some))
         await self._send(unsent, admin, granted)
         for user in users:
-            looked = self._looked.get(user.uid)
+            looked = known.get(user.uid)
             if user not in granted.outcomes and looked is not None:
                 granted.outcomes[user] = looked.outcome
         return granted
 
-    def _due(self, made_of: Mapping[UserResource, str]) -> list[UserResource]:
+    def _due(self, made_of: Mapping[UserResource, str], known: Mapping[str, _Looked]) -> list[UserResource]:
         """The users to look at: those about whom something has changed or isn't well, and some of the others."""
         changed, others, before = [], [], self._clock() - LOOK_AGAIN_S
         for user, text in made_of.items():
-            looked = self._looked.get(user.uid)
+            looked = known.get(user.uid)
             if looked is None or looked.made_of != text or looked.outcome.ready is not True:
                 changed.append(user)
             elif looked.at < before:

@@ -65,6 +65,7 @@ def test_defaults() -> None:
         ({"authentication": {}}, "authentication.type is None"),
         ({"name": "CN=a"}, "can't be the user's name"),
         ({"name": "x" * 65}, "can't be the user's name"),
+        ({"name": "*", "authentication": {"type": "external"}}, "stands for all users"),
         ({"name": "a\nb", "authentication": {"type": "external"}}, "control characters"),
         ({"authentication": {"type": "tls", "validityDays": 30}}, "less than validityDays"),
     ],

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from ottla.operator.objects import annotation, going, ref_of
 from ottla.operator.spec.of_cluster import OfCluster, cluster_of
-from ottla.protocol.acls import EVERY_HOST, AclBinding, PatternType, Permission
+from ottla.protocol.acls import EVERY_HOST, EVERY_NAME, AclBinding, PatternType, Permission
 from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType, supported_operations
 
 RENEW = "ottla.dev/force-renew"  # on a User: another value makes a new certificate or password
@@ -183,6 +183,8 @@ def _login(text: object) -> Login:
 
 
 def _check_name(name: str, login: Login) -> None:
+    if name == EVERY_NAME:
+        raise _Refused("name is '*', which stands for all users in ACLs: say the name of one user")
     if login is Login.EXTERNAL:
         if not _FOREIGN_NAME.fullmatch(name):
             raise _Refused("name has control characters or more than 249 characters: correct it")
