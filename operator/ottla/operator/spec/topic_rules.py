@@ -12,7 +12,6 @@ from typing import Any
 from ottla.operator.objects import Ref, annotation, ref_of
 
 CONFIRM = "ottla.dev/confirm-topic-deletion"
-CLIENT_PORT = 9092
 MIN_INSYNC = "min.insync.replicas"
 
 
@@ -24,7 +23,6 @@ class TopicRules:
     cluster: Ref
     uid: str  # the Cluster's uid
     paused: bool = False
-    bootstrap: str = ""
     everywhere: bool = False
     namespace_labels: Mapping[str, str] | None = None
     throttle_bytes_per_second: int | None = None
@@ -50,14 +48,10 @@ def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
     topics = spec.get("topics") or {}
     allowed = topics.get("allowedNamespaces") or "Same"
     cluster = ref_of(resource)
-    listeners = spec.get("listeners") or ()
-    inside = (listener for listener in listeners if listener.get("type", "Internal") == "Internal")
-    port = next((listener.get("port", CLIENT_PORT) for listener in inside), CLIENT_PORT)
     return TopicRules(
         cluster=cluster,
         uid=resource["metadata"]["uid"],
         paused=bool(spec.get("paused", False)),
-        bootstrap=f"{cluster.name}-bootstrap.{cluster.namespace}.svc:{port}",
         everywhere=allowed == "All",
         namespace_labels=(topics.get("namespaceSelector") or {}).get("matchLabels") if allowed == "Selector" else None,
         throttle_bytes_per_second=(spec.get("scaling") or {}).get("throttleBytesPerSecond"),
