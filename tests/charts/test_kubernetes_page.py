@@ -114,8 +114,14 @@ def test_every_field_that_is_named_is_there() -> None:
     assert not fields_named - known
 
 
-# A setting of clients, and values of the charts.
-NO_FIELDS = {("bootstrap", "servers"), ("networkPolicy", "create"), ("cluster", "brokers", "replicas")}
+# A setting of clients, values of the charts, and keys of Secrets.
+NO_FIELDS = {
+    ("bootstrap", "servers"),
+    ("networkPolicy", "create"),
+    ("cluster", "brokers", "replicas"),
+    ("tls", "crt"),
+    ("tls", "key"),
+}
 
 
 def test_links_lead_somewhere() -> None:

@@ -137,7 +137,7 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
             assert found is not None
             return dict(found["status"])
 
-        with patch("ottla.operator.kafka.KafkaAdmin", lambda bootstrap: kafka):
+        with patch("ottla.operator.kafka.KafkaAdmin", lambda *_: kafka):
             for _ in range(12):
                 assert (await reconciler.reconcile(KEY)).failure == ""
                 assert await status() == written[-1], "the schema lacks a field"

@@ -43,7 +43,7 @@ class Operator:
             self.kube,
             self.resources,
             held_changed=self.held_changes.append,
-            bootstrap=lambda rules: bootstrap,
+            bootstrap=lambda *_: bootstrap,
             clock=lambda: self.now,
         )
         if kube is None:

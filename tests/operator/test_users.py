@@ -96,7 +96,7 @@ class Operator:
         self.reconciler = UserReconciler(
             self.kube,
             self.resources,
-            bootstrap=lambda rules: house.plain,
+            bootstrap=lambda *_: house.plain,
             clock=lambda: self.now,
             utc=lambda: datetime.now(UTC) + timedelta(seconds=self.now),
         )
@@ -702,7 +702,7 @@ def test_without_an_authorizer_a_user_without_rules_is_ready_and_one_with_rules_
 def test_brokers_that_dont_answer_and_clusters_that_are_gone_are_told(run: Play) -> None:
     async def scene(operator: Operator, admin: KafkaAdmin) -> None:
         operator.user("shop", SCRAM)
-        operator.reconciler._bootstrap = lambda rules: "127.0.0.1:1"
+        operator.reconciler._bootstrap = lambda *_: "127.0.0.1:1"
         assert (await operator.sweep()).requeue_after is not None
         assert operator.condition("shop")[:2] == ("False", "ClusterUnreachable")
         operator.cluster(paused=True)

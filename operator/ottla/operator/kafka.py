@@ -30,14 +30,14 @@ from ottla.net.admin import (
 )
 from ottla.net.names import Address, parse_bootstrap
 from ottla.net.peer import Peer
-from ottla.net.streams import Connect, Stream, connect_tcp
+from ottla.net.streams import Connect
 from ottla.operator.kafka_loads import Loads, ask_loads
 from ottla.operator.kafka_throttles import ask_throttled_by_hand
+from ottla.operator.link import PLAIN, Link
 from ottla.operator.objects import OPERATOR, Ref
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, KafkaPartition, KafkaTopic, Move
 from ottla.operator.plan.volumes import LogDirectory
 from ottla.operator.queue import Retry, why
-from ottla.operator.spec.cluster import REPLICATION_PORT
 from ottla.placement import PartitionName
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.settings.alteration import Operation
@@ -48,7 +48,6 @@ CREATE_PARTITIONS, REASSIGN, LIST_MOVES = (37, 3), (45, 0), (46, 0)
 DESCRIBE_LOG_DIRS, ALTER_REPLICA_LOG_DIRS = (35, 5), (34, 2)
 _GONE = (ErrorCode.replica_not_available, ErrorCode.unknown_topic_or_partition)
 REQUEST_MS = 30_000
-CONNECT_S_MAX = 5.0  # a bound, because an address where nothing listens yet may give no answer at all
 DESCRIBED_AT_ONCE = 500
 CHANGED_AT_ONCE = 100
 PARTITIONS_AT_ONCE = 1_000
@@ -63,18 +62,13 @@ class Unreachable(Retry):
     """No broker answered. The request may have been carried out or not."""
 
 
-async def _connected(host: str, port: int) -> Stream:
-    async with asyncio.timeout(CONNECT_S_MAX):
-        return await connect_tcp(host, port)
-
-
 class KafkaAdmin:
     """A client of one cluster's brokers. Several tasks may use it; the client sends one request after the other.
 
     Methods raise Unreachable if no broker answers.
     """
 
-    def __init__(self, bootstrap: str, connect: Connect = _connected) -> None:
+    def __init__(self, bootstrap: str, connect: Connect = PLAIN.connect) -> None:
         """`bootstrap`: host:port, several separated by commas."""
         self.bootstrap = bootstrap
         self._connect = connect
@@ -299,21 +293,23 @@ class KafkaAdmins:
     """One client for each of several clusters, made when it is first asked for."""
 
     def __init__(self) -> None:
-        self._admins: dict[Ref, KafkaAdmin] = {}
+        self._admins: dict[Ref, tuple[str, Link, KafkaAdmin]] = {}
 
-    def get(self, cluster: Ref, bootstrap: str) -> KafkaAdmin:
-        """The cluster's client; a new one if its bootstrap address has changed."""
-        admin = self._admins.get(cluster)
-        if admin is None or admin.bootstrap != bootstrap:
-            self.forget(cluster)
-            admin = self._admins[cluster] = KafkaAdmin(bootstrap)
+    def get(self, cluster: Ref, bootstrap: str, link: Link) -> KafkaAdmin:
+        """The cluster's client; a new one if its bootstrap address or the way to connect has changed."""
+        known = self._admins.get(cluster)
+        if known is not None and known[:2] == (bootstrap, link):
+            return known[2]
+        self.forget(cluster)
+        admin = KafkaAdmin(bootstrap, link.connect)
+        self._admins[cluster] = bootstrap, link, admin
         return admin
 
     def forget(self, cluster: Ref) -> None:
         """Ends the connection to a cluster."""
-        admin = self._admins.pop(cluster, None)
-        if admin is not None:
-            admin.close()
+        known = self._admins.pop(cluster, None)
+        if known is not None:
+            known[2].close()
 
     def close(self) -> None:
         """Ends the connections to all clusters."""
@@ -321,9 +317,9 @@ class KafkaAdmins:
             self.forget(cluster)
 
 
-def admin_of(host: str) -> KafkaAdmin:
+def admin_of(host: str, link: Link) -> KafkaAdmin:
     """A client of one broker, for requests that only this broker itself can serve. The caller has to close it."""
-    return KafkaAdmin(str(Address(host, REPLICATION_PORT)))
+    return KafkaAdmin(str(Address(host, link.port)), link.connect)
 
 
 def said(error: KafkaError) -> str:

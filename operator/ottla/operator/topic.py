@@ -20,6 +20,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, KafkaAdmins, Refusals, Unreachable, said
+from ottla.operator.link import ENCRYPTED, Link, bootstrap_of, link_of
 from ottla.operator.namespaces import selected_namespaces
 from ottla.operator.objects import Ref, going, holds
 from ottla.operator.orphaned_topics import OrphanedTopics
@@ -110,12 +111,12 @@ class TopicReconciler:
         *,
         ours: Callable[[Ref], bool] = lambda _: True,
         held_changed: Callable[[Ref], None] = lambda _: None,
-        bootstrap: Callable[[TopicRules], str] = lambda rules: rules.bootstrap,
+        bootstrap: Callable[[Ref, Link], str] = lambda cluster, link: bootstrap_of(*cluster, link),
         clock: Callable[[], float] = monotonic,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`ours`: whether this operator reconciles a Cluster; `held_changed` is called when the condition `held` of a
-        Cluster has changed; `bootstrap`: the bootstrap address of a Cluster's brokers."""
+        Cluster has changed; `bootstrap`: the address at which the operator reaches a Cluster's brokers."""
         self._kube = kube
         self._resources = resources
         self._reports = Reports(kube, resources)
@@ -165,7 +166,8 @@ class TopicReconciler:
         if sweep.rules.paused:
             await self._tell_waiting(sweep, mine, "ClusterPaused", f"the Cluster {key} is paused")
             return Result()
-        admin = self._admins.get(key, self._bootstrap(sweep.rules))
+        link = await link_of(self._kube, key, encrypted=bool((found.get("status") or {}).get(ENCRYPTED)))
+        admin = self._admins.get(key, self._bootstrap(key, link), link)
         try:
             cluster = await admin.look()
             verdict, remembered = await self._orphaned.judge(key, sweep.rules, cluster)

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from ottla.operator import kafka_users
 from ottla.operator.kafka import KafkaAdmin, KafkaAdmins, Unreachable, said
+from ottla.operator.link import ENCRYPTED, Link, bootstrap_of, link_of
 from ottla.operator.namespaces import selected_namespaces
 from ottla.operator.objects import Ref, going, holds
 from ottla.operator.plan.recorded_users import Given, RecordedUsers
@@ -72,11 +73,12 @@ class UserReconciler:
         resources: UserResources,
         *,
         ours: Callable[[Ref], bool] = lambda _: True,
-        bootstrap: Callable[[UserRules], str] = lambda rules: rules.bootstrap,
+        bootstrap: Callable[[Ref, Link], str] = lambda cluster, link: bootstrap_of(*cluster, link),
         clock: Callable[[], float] = monotonic,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """`ours`: whether this operator reconciles a Cluster; `bootstrap`: the address of a Cluster's brokers."""
+        """`ours`: whether this operator reconciles a Cluster; `bootstrap`: the address at which the operator
+        reaches a Cluster's brokers."""
         self._kube = kube
         self._resources = resources
         self._reports = Reports(kube, resources)
@@ -114,7 +116,8 @@ class UserReconciler:
         if rules.paused:
             await self._tell_waiting(mine, Outcome(False, "ClusterPaused", f"the Cluster {key} is paused"))
             return Result()
-        sweep = _Sweep(rules, self._admins.get(key, self._bootstrap(rules)), self._utc())
+        link = await link_of(self._kube, key, encrypted=bool((found.get("status") or {}).get(ENCRYPTED)))
+        sweep = _Sweep(rules, self._admins.get(key, self._bootstrap(key, link), link), self._utc())
         try:
             await self._sweep(sweep, mine, recorded)
         except Unreachable as error:

@@ -188,7 +188,7 @@ def test_addresses_of_brokers_that_start_are_known_and_clients_begin_at_those_th
     cluster = _cluster()
     assert services.brokers(cluster)["spec"]["publishNotReadyAddresses"] is True
     assert "publishNotReadyAddresses" not in services.bootstrap(cluster)["spec"]
-    data = services.client_config(cluster, {"outside": "1.2.3.4:31000"})["data"]
+    data = services.client_config(cluster, {"outside": "1.2.3.4:31000"}, b"")["data"]
     assert data["bootstrap.servers"] == "orders-bootstrap.shop.svc:9092"
     assert data["outside.bootstrap.servers"] == "1.2.3.4:31000"
 

@@ -13,7 +13,6 @@ from ottla.operator.objects import Ref, annotation, ref_of
 from ottla.operator.spec.namespaces import AllowedNamespaces, parse_allowed_namespaces
 
 CONFIRM = "ottla.dev/confirm-topic-deletion"
-CLIENT_PORT = 9092
 MIN_INSYNC = "min.insync.replicas"
 
 
@@ -25,7 +24,6 @@ class TopicRules:
     uid: str  # the Cluster's uid
     namespaces: AllowedNamespaces
     paused: bool = False
-    bootstrap: str = ""
     throttle_bytes_per_second: int | None = None
     min_insync_replicas: int = 1  # for topics without a value of their own
     confirmed: str = ""  # the token of the deletion that a person has confirmed
@@ -46,21 +44,11 @@ def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
         uid=resource["metadata"]["uid"],
         namespaces=parse_allowed_namespaces(spec.get("topics") or {}, cluster.namespace),
         paused=bool(spec.get("paused", False)),
-        bootstrap=internal_bootstrap(resource),
         throttle_bytes_per_second=(spec.get("scaling") or {}).get("throttleBytesPerSecond"),
         min_insync_replicas=_number((spec.get("config") or {}).get(MIN_INSYNC)),
         confirmed=annotation(resource, CONFIRM),
         about=resource,
     )
-
-
-def internal_bootstrap(resource: Mapping[str, Any]) -> str:
-    """The address of a Cluster's first internal listener, by which the operator itself connects."""
-    cluster = ref_of(resource)
-    listeners = (resource.get("spec") or {}).get("listeners") or ()
-    inside = (listener for listener in listeners if listener.get("type", "Internal") == "Internal")
-    port = next((listener.get("port", CLIENT_PORT) for listener in inside), CLIENT_PORT)
-    return f"{cluster.name}-bootstrap.{cluster.namespace}.svc:{port}"
 
 
 def _number(value: object) -> int:

@@ -9,15 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.operator.objects import GROUP, Ref, ref_of
+from ottla.operator.objects import Ref, ref_of
+from ottla.operator.plan import names
+from ottla.operator.plan.broker_tls import ORGANIZATION
+from ottla.operator.spec.cluster import CLIENT_PORT
 from ottla.operator.spec.namespaces import AllowedNamespaces, parse_allowed_namespaces
-from ottla.operator.spec.topic_rules import CLIENT_PORT, internal_bootstrap
 from ottla.operator.spec.user import Login, UserResource
 from ottla.security.principal_mapping import InvalidRules, MappingRules, NoRuleMatches
 
 MAPPING = "ssl.principal.mapping.rules"
 _DEFAULT_MAPPING = MappingRules("DEFAULT")
-_OF_THE_OPERATOR = f",O={GROUP}"  # the end of the names in certificates of brokers and operator
+_OF_THE_OPERATOR = f",O={ORGANIZATION}"  # the end of the names in certificates of brokers and operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,7 @@ class ClientListener:
     tls: bool
     bootstrap: str
     external: bool = False
-    certificate: str = (
-        ""  # the Secret with a certificate of the listener's own; empty: the Cluster's authority signs it
-    )
+    certificate: str = ""  # the Secret with the listener's own certificate; empty: it has none
     mapping: MappingRules = _DEFAULT_MAPPING
 
     @property
@@ -50,7 +50,6 @@ class UserRules:
     uid: str  # the Cluster's uid
     namespaces: AllowedNamespaces
     paused: bool = False
-    bootstrap: str = ""  # the address by which the operator itself connects
     listeners: tuple[ClientListener, ...] = ()
     super_users: frozenset[str] = frozenset()  # principals
     authorizer_wanted: bool = False
@@ -59,12 +58,12 @@ class UserRules:
     @property
     def clients_authority(self) -> str:
         """The name of the Secret with the certificate authority that signs users' certificates."""
-        return f"{self.cluster.name}-clients-ca"
+        return names.clients_ca(self.cluster.name)
 
     @property
     def trust(self) -> str:
         """The name of the Secret with the certificates that clients have to trust."""
-        return f"{self.cluster.name}-cluster-ca-cert"
+        return names.trust_of(names.cluster_ca(self.cluster.name))
 
     def trust_of(self, listener: ClientListener) -> str:
         """The name of the Secret whose `ca.crt` clients of an encrypted listener have to trust."""
@@ -106,7 +105,6 @@ def parse_user_rules(resource: Mapping[str, Any]) -> UserRules:
         uid=resource["metadata"]["uid"],
         namespaces=parse_allowed_namespaces(spec.get("users") or {}, cluster.namespace),
         paused=bool(spec.get("paused", False)),
-        bootstrap=internal_bootstrap(resource),
         listeners=tuple(_listener(cluster, each, addresses, config) for each in spec.get("listeners") or ()),
         super_users=_super_users(spec),
         authorizer_wanted=bool(spec.get("authorization") or config.get("authorizer.class.name")),
