@@ -79,7 +79,7 @@ def secure_cluster() -> dict[str, Any]:
                 "authentication": {"type": "scram-sha-512"},
             },
         ],
-        authorization={"type": "simple", "superUsers": ["User:ANONYMOUS"]},
+        authorization={"type": "Simple", "superUsers": ["User:ANONYMOUS"]},
     )
 
 
@@ -110,6 +110,7 @@ def user_pod(name: str) -> dict[str, Any]:
         name,
         CLIENTS_IMAGE,
         command=["sleep", "infinity"],
+        resources=SMALL,
         env=[
             {
                 "name": "OTTLA_BOOTSTRAP",

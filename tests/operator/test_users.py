@@ -37,8 +37,10 @@ from ottla.security.client_settings import client_security
 from ottla.settings.properties import parse_properties
 from ottla.spark.options import read_options
 from tests.operator.kube_stand_in import KubeStandIn, Object
+from tests.peers.apache_kafka import tool
 from tests.peers.certificates import Authority
 from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.tools import need
 from tests.peers.wire import free_port
 
 MAIN = Ref("shop", "main")
@@ -304,6 +306,28 @@ def test_a_user_with_a_certificate_logs_in_under_its_distinguished_name(run: Pla
         assert await asyncio.to_thread(operator.produced, "app", "other") == KafkaError.TOPIC_AUTHORIZATION_FAILED
         listed = await asyncio.to_thread(operator.ottla, "app", "topics", "list", "--json")
         assert [topic["name"] for topic in json.loads(listed.stdout)] == ["orders"]
+
+    run(scene)
+
+
+def test_kafkas_own_tools_take_the_properties_and_java_opens_the_store(run: Play) -> None:
+    need("java", "mvn")
+
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        operator.user("shop", SCRAM, authorization=PRODUCE)
+        operator.user("app", TLS, authorization=PRODUCE)
+        await operator.settle()
+        for name in ("shop", "app"):
+            properties = str(operator.mounted(name) / "client.properties")
+            bootstrap = operator.data(name)["bootstrap.servers"].decode()
+            where = ("--bootstrap-server", bootstrap, "--command-config", properties)
+            await asyncio.to_thread(tool, "topics", *where, "--create", "--if-not-exists", "--topic", "orders")
+            assert (await asyncio.to_thread(tool, "topics", *where, "--list")).split() == ["orders"]
+        folder, password = operator.mounted("app"), operator.data("app")["user.password"].decode()
+        command = ["keytool", "-list", "-v", "-keystore", str(folder / "user.p12"), "-storepass", password]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=True)
+        assert "Entry type: PrivateKeyEntry" in done.stdout
+        assert "Owner: CN=app" in done.stdout
 
     run(scene)
 
