@@ -598,7 +598,16 @@ def test_what_is_missing_is_told_and_rights_are_given_all_the_same(run: Play) ->
         await operator.settle()
         assert operator.condition("app")[:2] == ("False", "NoAuthority")
         assert set((await kafka_users.look(admin)).acls or {}) == {"User:CN=app"}
+        waits = {"before.crt": b"b", "next.crt": b"n", "next.key": b"k"}  # brokers have to trust the next one first
+        operator.secret("main-clients-ca", waits)
+        await operator.settle()
+        assert operator.condition("app")[:2] == ("False", "NoAuthority")
+        former = {"kind": "Cluster", "name": "main", "uid": "former"}
         kube.objects["Secret", "shop", "main-clients-ca"] = authority
+        kube.put("Secret", "main-clients-ca", metadata={"ownerReferences": [former]})
+        await operator.settle()
+        assert operator.condition("app")[:2] == ("False", "NoAuthority"), "it is that of a deleted Cluster"
+        kube.put("Secret", "main-clients-ca", metadata={"ownerReferences": []})
         operator.cluster(listeners=[])
         await operator.settle()
         assert operator.condition("app")[:2] == ("False", "NoListener")

@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 LOOK_AGAIN_S = 110.0  # a little less than the pause between two sweeps
 LOOKS_MAX = 200
 AT_A_TIME = 16
+_SIGNS = {"tls.crt", "tls.key"}  # the parts of an authority that may sign
 
 
 class Keeper(Protocol):
@@ -130,13 +131,20 @@ class UserAccess:
 
     async def authorities(self, rules: UserRules) -> Authorities:
         """Reads the Cluster's Secrets. Raises KubeError."""
-        namespace = rules.cluster.namespace
-        clients = decoded(await self._kube.get("Secret", namespace, rules.clients_authority))
+        clients = decoded(await self._of_cluster(rules, rules.clients_authority))
         trust = {}
         for name in sorted({rules.trust_of(listener) for listener in rules.listeners if listener.tls}):
-            if (found := await self._kube.get("Secret", namespace, name)) is not None:
+            if (found := await self._of_cluster(rules, name)) is not None:
                 trust[name] = decoded(found).get(TRUST, b"")
         return Authorities(clients, trust)
+
+    async def _of_cluster(self, rules: UserRules, name: str) -> Object | None:
+        """A Secret that the Cluster has made or names. None if it isn't there, or is that of a deleted Cluster of the
+        same name, so that Kubernetes is about to delete it."""
+        found = await self._kube.get("Secret", rules.cluster.namespace, name)
+        owners = found["metadata"].get("ownerReferences") or () if found is not None else ()
+        former = any(owner.get("kind") == "Cluster" and owner.get("uid") != rules.uid for owner in owners)
+        return None if former else found
 
     async def grant(
         self,
@@ -307,10 +315,10 @@ class _Visit:
         return listener
 
     async def _certificate(self, listener: ClientListener, found: Object | None) -> Outcome:
-        if not self.authorities.clients:
+        if not self.authorities.clients.keys() >= _SIGNS:
             message = (
-                f"the Secret {self.rules.clients_authority} of the Cluster {self.rules.cluster}, which signs users' "
-                "certificates, isn't there yet"
+                f"the Secret {self.rules.clients_authority} of the Cluster {self.rules.cluster} has no authority yet "
+                "that signs users' certificates"
             )
             raise _Missing("NoAuthority", message, expected=True)
         made = await asyncio.to_thread(
