@@ -26,7 +26,7 @@
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, create, patch, delete]
-# For etcd's certificates, which Kubernetes deletes with their Cluster, and for Secrets that a Cluster names for another etcd.
+# For the authorities and certificates of etcd, brokers and clients, which Kubernetes deletes with their Cluster, and for Secrets that a Cluster names for another etcd or for a listener.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create, patch]

@@ -42,8 +42,8 @@ IN_NAMESPACES = (
     Right(
         ("Secret",),
         ("get", "create", "patch"),
-        "For etcd's certificates, which Kubernetes deletes with their Cluster, and for Secrets that a Cluster "
-        "names for another etcd.",
+        "For the authorities and certificates of etcd, brokers and clients, which Kubernetes deletes with their "
+        "Cluster, and for Secrets that a Cluster names for another etcd or for a listener.",
     ),
     Right(
         ("Pod",),
