@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 
+from ottla.operator import certificates
 from ottla.operator.app import Operator, Options
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
@@ -104,6 +105,16 @@ async def settle(kube: Kube) -> None:
             await kube.merge("Pod", "shop", name, {"status": running}, "status")
 
 
+async def bring_secrets(kube: Kube) -> None:
+    """Makes the Secrets that EVERYTHING names: the clients' authority, and a listener's certificate."""
+    by = certificates.authority("elsewhere", datetime.now(UTC))
+    pair = certificates.issued(by, "own", datetime.now(UTC))
+    for name, data in (("k-clients-ca", by), ("own", {"tls.crt": pair.certificate, "tls.key": pair.key})):
+        meta = {"namespace": "shop", "name": name}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": certificates.encoded(data)}
+        await kube.create(body)
+
+
 def pod_of(its_set: Object, name: str, revision: str) -> Object:
     """A pod as the controller of StatefulSets makes it: with its name as a label, and the set as its owner."""
     template = copy.deepcopy(its_set["spec"]["template"])
@@ -130,6 +141,7 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
         keeper = EtcdKeeper(kube, lambda identity: EtcdOfPods(kube))  # type: ignore[arg-type, return-value]
         reconciler = ClusterReconciler(kube, Pages(), keeper, DEFAULTS)  # type: ignore[arg-type]
         kafka = Kafka(_cluster(3, {}))
+        await bring_secrets(kube)
         await kube.create(cluster(**EVERYTHING))
 
         async def status() -> Object:
@@ -147,6 +159,11 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
             assert (found["offlinePartitions"], found["underReplicatedPartitions"]) == (1, 3)
             kinds = ("NetworkPolicy", "PodDisruptionBudget", "CronJob", "StatefulSet")
             assert [len(await kube.list(kind, "shop")) for kind in kinds] == [3, 3, 1, 4]
+            assert found["encryptedLinks"] is True
+            made = await kube.get("Secret", "shop", "k-brokers-tls")
+            assert made is not None
+            files = {"cluster-ca.crt", "clients-ca.crt", "replication-tls.pem", "secure.pem"}
+            assert made["data"].keys() == files
             with patch.object(kube, "_request", wraps=kube._request) as requests:
                 for _ in range(3):
                     await reconciler.reconcile(KEY)
@@ -154,9 +171,9 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
             assert found["operator"] == {"release": "ottla:1 etcd:1"}
             assert [each["applied"] for each in found["configOverrides"]] == [False, False]
             assert kafka.own[100] == {"log.retention.ms": "2000"}
-            files = await kube.get("ConfigMap", "shop", "k-config")
-            assert files is not None
-            assert files["data"]["broker-100.properties"] == "socket.listen.backlog.size=64\n"
+            config = await kube.get("ConfigMap", "shop", "k-config")
+            assert config is not None
+            assert config["data"]["broker-100.properties"] == "socket.listen.backlog.size=64\n"
             pod = (await kube.list("Pod", "shop"))[0]
             name = pod["metadata"]["name"]
             seen = {"uid": pod["metadata"]["uid"], "version": pod["metadata"]["resourceVersion"]}

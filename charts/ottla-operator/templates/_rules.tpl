@@ -26,7 +26,7 @@
 - apiGroups: [discovery.k8s.io]
   resources: [endpointslices]
   verbs: [get, list, create, patch, delete]
-# For certificates of a Cluster and of its users, and for users' passwords, which Kubernetes deletes with their Cluster or User, and for Secrets that a Cluster or a User names.
+# For the authorities and certificates of etcd, brokers and users, and for users' passwords, which Kubernetes deletes with their Cluster or User, and for Secrets that a Cluster or a User names.
 - apiGroups: [""]
   resources: [secrets]
   verbs: [get, create, patch]

@@ -11,6 +11,8 @@ the brokers themselves whether they have read them (`trust_probe.py`).
   as soon as brokers accept its certificates, and has the predecessor forgotten: by brokers, once all of them show new
   certificates; the clients' one after a day, in which clients get new certificates.
 - Otherwise a predecessor is trusted until its time is over.
+- If the Secret with the key is lost, a new authority is made, which signs once brokers accept its certificates. Until
+  then the present certificates stay in use.
 """
 
 from __future__ import annotations
@@ -58,7 +60,11 @@ async def kept(kube: Kube, visit: Visit, duties: Duties) -> Secret:
         await _tell_trust(kube, visit, duties.name, present)
         return present
     renews, replaces = (annotation(found or _NOTHING, name) for name in (FORCE_RENEW, FORCE_REPLACE))
-    known = "next.crt" in present and await _may_sign(visit, duties, present, in_haste=bool(replaces))
+    if not present and (trust := await _trusted_so_far(kube, visit, duties.name)):
+        present = certificates.lost(trust, duties.name, visit.now, duties.rules.validity_days)
+        await visit.tell("AuthorityLost", f"the authority for {duties.purpose} is lost, and a new one is made")
+    in_haste = bool(replaces) or not certificates.signs(present)
+    known = "next.crt" in present and await _may_sign(visit, duties, present, in_haste=in_haste)
     authority = certificates.tended(
         present,
         duties.name,
@@ -68,11 +74,11 @@ async def kept(kube: Kube, visit: Visit, duties: Duties) -> Secret:
         ahead_days=duties.rules.renewal_days,
         asked=bool(renews) or replaces not in ("", BEGUN),
     )
-    if authority != present:
-        await visit.found.apply(names.secret(visit.cluster, duties.name, BROKER, certificates.encoded(authority)))
-        if present:
-            signs = "is trusted from now on, and signs later" if "next.crt" in authority else "signs from now on"
-            await visit.tell("AuthorityRenewed", f"a new authority for {duties.purpose} {signs}")
+    wanted = names.secret(visit.cluster, duties.name, BROKER, certificates.encoded(authority))
+    await visit.found.keep_secret(wanted, found)
+    if present and authority != present:
+        signs = "is trusted from now on, and signs later" if "next.crt" in authority else "signs from now on"
+        await visit.tell("AuthorityRenewed", f"a new authority for {duties.purpose} {signs}")
     if "next.crt" in authority and (renews or replaces not in ("", BEGUN)):
         noted = {FORCE_RENEW: None, FORCE_REPLACE: BEGUN if replaces else None}
         await _patched(kube, visit, duties.name, {"metadata": {"annotations": noted}})
@@ -81,9 +87,15 @@ async def kept(kube: Kube, visit: Visit, duties: Duties) -> Secret:
         forgotten: Object = {"data": {"before.crt": None}, "metadata": {"annotations": {FORCE_REPLACE: None}}}
         await _patched(kube, visit, duties.name, forgotten)
         await visit.tell("AuthorityForgotten", f"the former authority for {duties.purpose} isn't trusted any more")
-    visit.busy |= bool(renews or replaces)
+    visit.busy |= bool(renews or replaces) or not certificates.signs(authority)
     await _tell_trust(kube, visit, duties.name, authority)
     return authority
+
+
+async def _trusted_so_far(kube: Kube, visit: Visit, name: str) -> bytes:
+    """The certificates (PEM) that clients trust by the Cluster's own Secret; empty where there is none."""
+    found = await kube.get("Secret", visit.cluster.namespace, names.trust_of(name))
+    return certificates.decoded(found).get("ca.crt", b"") if found is not None and visit.found.owns(found) else b""
 
 
 async def _may_sign(visit: Visit, duties: Duties, present: Secret, *, in_haste: bool) -> bool:
@@ -107,13 +119,14 @@ async def _patched(kube: Kube, visit: Visit, name: str, patch: Object) -> None:
 async def _tell_trust(kube: Kube, visit: Visit, name: str, authority: Secret) -> None:
     """Keeps the Secret with the trusted certificates, which lacks every key."""
     name = names.trust_of(name)
-    present = certificates.decoded(await kube.get("Secret", visit.cluster.namespace, name))
+    found = await kube.get("Secret", visit.cluster.namespace, name)
+    data = certificates.decoded(found)
     trusted = certificates.trusted(authority)
-    if present.get("ca.crt") != trusted or not {"ca.p12", "ca.password"} <= present.keys():
-        password = present.get("ca.password", b"").decode() or secrets.token_hex(16)
+    if data.get("ca.crt") != trusted or not {"ca.p12", "ca.password"} <= data.keys():
+        password = data.get("ca.password", b"").decode() or secrets.token_hex(16)
         store = certificates.trust_store(trusted, password)
         data = {"ca.crt": trusted, "ca.p12": store, "ca.password": password.encode()}
-        await visit.found.apply(names.secret(visit.cluster, name, BROKER, certificates.encoded(data)))
+    await visit.found.keep_secret(names.secret(visit.cluster, name, BROKER, certificates.encoded(data)), found)
 
 
 def _check(authority: Secret, name: str) -> None:

@@ -18,22 +18,22 @@ from ottla.operator.plan import broker_tls, names
 from ottla.operator.plan.broker_file import server_properties
 from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE, LINKS_FILE, ORGANIZATION
+from ottla.operator.refusals import Awaited
 from ottla.operator.spec.cluster import Cluster, Listener
 from ottla.operator.visit import Visit
 
 
-async def operators_kept(kube: Kube, visit: Visit, authority: Secret) -> Issued:
-    """Keeps the Secret with the operator's certificate, and returns the pair."""
+async def operators_kept(kube: Kube, visit: Visit, authority: Secret) -> None:
+    """Keeps the Secret with the operator's certificate."""
     cluster = visit.cluster
     name = names.operator_certificate(cluster.name)
-    present = certificates.decoded(await kube.get("Secret", cluster.namespace, name))
+    found = await kube.get("Secret", cluster.namespace, name)
+    present = certificates.decoded(found)
     pair = Issued(present.get("tls.crt", b""), present.get("tls.key", b""))
-    if not certificates.usable(authority, pair, visit.now):
+    if not certificates.usable(authority, pair, visit.now) and (certificates.signs(authority) or not pair.key):
         pair = _issued(visit, authority, broker_tls.operators_name(cluster), (), CLIENT)
     data = {"ca.crt": certificates.trusted(authority), "tls.crt": pair.certificate, "tls.key": pair.key}
-    if data != present:
-        await visit.found.apply(names.secret(cluster, name, "operator", certificates.encoded(data)))
-    return pair
+    await visit.found.keep_secret(names.secret(cluster, name, "operator", certificates.encoded(data)), found)
 
 
 async def brokers_kept(kube: Kube, visit: Visit, authority: Secret, clients: Secret) -> None:
@@ -41,7 +41,8 @@ async def brokers_kept(kube: Kube, visit: Visit, authority: Secret, clients: Sec
     certificates. Raises SecretIncomplete if a listener's own Secret can't be used."""
     cluster = visit.cluster
     name = names.broker_certificates(cluster.name)
-    present = certificates.decoded(await kube.get("Secret", cluster.namespace, name))
+    found = await kube.get("Secret", cluster.namespace, name)
+    present = certificates.decoded(found)
     data = {
         CLUSTER_CA_FILE: certificates.trusted(authority),
         LINKS_FILE: _signed(
@@ -65,8 +66,7 @@ async def brokers_kept(kube: Kube, visit: Visit, authority: Secret, clients: Sec
             data[file] = _signed(visit, authority, present.get(file, b""), broker_tls.brokers_name(cluster), hosts)
     if not _all_started_anew(visit):
         data = {**present, **data}
-    if data != present:
-        await visit.found.apply(names.secret(cluster, name, BROKER, certificates.encoded(data)))
+    await visit.found.keep_secret(names.secret(cluster, name, BROKER, certificates.encoded(data)), found)
 
 
 def _brokers(visit: Visit) -> Iterable[int]:
@@ -81,6 +81,8 @@ def _addresses(visit: Visit, listener: Listener) -> list[str]:
 def _signed(visit: Visit, authority: Secret, present: bytes, name: str, hosts: Iterable[str]) -> bytes:
     """A key store with a certificate for these hosts. The present one is kept while it is usable, also if it is for
     further hosts: an address may be unknown for a moment."""
+    if not certificates.signs(authority) and present:
+        return present
     pair = certificates.pair_in(present)
     has = certificates.hosts_of(pair.certificate)
     if set(hosts) <= set(has) and certificates.usable(authority, pair, visit.now, hosts=has):
@@ -91,6 +93,8 @@ def _signed(visit: Visit, authority: Secret, present: bytes, name: str, hosts: I
 def _issued(
     visit: Visit, authority: Secret, name: str, hosts: Iterable[str], *purposes: certificates.Purpose
 ) -> Issued:
+    if not certificates.signs(authority):
+        raise Awaited("brokers have to trust the new authority before it signs their certificates")
     return certificates.issued(
         authority,
         name,

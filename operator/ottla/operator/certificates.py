@@ -118,6 +118,8 @@ def tended(
     authority; `ahead_days`: how long before its end an authority gets a successor (None: a third of its lifetime);
     `asked`: a person asks for a successor now.
     """
+    if not signs(by) and "next.crt" in by:
+        return {**successor(by), "before.crt": by["before.crt"]} if known else by
     try:
         certificate = x509.load_pem_x509_certificate(by["tls.crt"])
         serialization.load_pem_private_key(by["tls.key"], None)
@@ -132,9 +134,22 @@ def tended(
         return authority(name, now, days)
     if not asked and not _due(certificate, now, ahead_days):
         return by
-    successor = authority(name, now, days)
-    present = {part: by[part] for part in ("tls.crt", "tls.key")}
-    return {**present, "next.crt": successor["tls.crt"], "next.key": successor["tls.key"]}
+    return {part: by[part] for part in ("tls.crt", "tls.key")} | _next(authority(name, now, days))
+
+
+def lost(trust: bytes, name: str, now: datetime, days: int) -> Secret:
+    """The data of an authority whose Secret is lost: nothing signs, until everybody trusts the successor beside the
+    certificates that are trusted now (PEM)."""
+    return {"before.crt": trust, **_next(authority(name, now, days))}
+
+
+def signs(by: Secret) -> bool:
+    """Whether there is an authority that can sign now."""
+    return "tls.key" in by
+
+
+def _next(by: Secret) -> Secret:
+    return {"next.crt": by["tls.crt"], "next.key": by["tls.key"]}
 
 
 def without_predecessor(by: Secret) -> Secret:
@@ -152,9 +167,9 @@ def made_at(certificate: bytes) -> datetime:
     return x509.load_pem_x509_certificate(certificate).not_valid_before_utc + AHEAD
 
 
-def expires_at(certificate: bytes) -> datetime:
-    """The end of a certificate (PEM)."""
-    return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+def expires_at(text: bytes) -> datetime:
+    """The end of the certificate in a PEM text that is valid the longest."""
+    return max(certificate.not_valid_after_utc for certificate in x509.load_pem_x509_certificates(text))
 
 
 def trusted(by: Secret) -> bytes:

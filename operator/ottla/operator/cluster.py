@@ -224,7 +224,7 @@ class ClusterReconciler:
             strays=found.strays,
             held_back=held_back,
             encrypted_links=standing.encrypted_everywhere and cluster.links.encrypted_open,
-            links_change=links.progress(aim, cluster.links, standing),
+            links_change="" if cluster.paused else links.progress(aim, cluster.links, standing),
         )
 
         async def tell(reason: str, message: str) -> None:

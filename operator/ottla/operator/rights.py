@@ -43,8 +43,8 @@ IN_NAMESPACES = (
     Right(
         ("Secret",),
         ("get", "create", "patch"),
-        "For certificates of a Cluster and of its users, and for users' passwords, which Kubernetes deletes with their "
-        "Cluster or User, and for Secrets that a Cluster or a User names.",
+        "For the authorities and certificates of etcd, brokers and users, and for users' passwords, which Kubernetes "
+        "deletes with their Cluster or User, and for Secrets that a Cluster or a User names.",
     ),
     Right(
         ("Pod",),

@@ -334,3 +334,45 @@ def test_files_of_a_removed_listener_stay_until_no_pod_names_them() -> None:
     scene.rounds(12)
     assert secret(scene, "k-brokers-tls").keys() == {"cluster-ca.crt", "replication-tls.pem"}
     assert len(restarts(scene)) == 3
+
+
+def test_an_authority_that_somebody_deletes_is_replaced_in_steps_and_nobody_restarts() -> None:
+    scene = running(listeners=[PLAIN, MTLS])
+    mounted = secret(scene, "k-brokers-tls")
+    scene.probe.accepts = False
+    for name in ("k-cluster-ca", "k-clients-ca"):
+        del scene.world.objects["Secret", "shop", name]
+    scene.rounds(2)
+    now = secret(scene, "k-brokers-tls")
+    assert now["replication-tls.pem"] == mounted["replication-tls.pem"], "brokers don't trust the new authority yet"
+    assert now["cluster-ca.crt"].count(b"BEGIN") == now["clients-ca.crt"].count(b"BEGIN") == 2
+    assert now["cluster-ca.crt"].replace(mounted["cluster-ca.crt"], b"").count(b"BEGIN") == 1
+    scene.probe.accepts = True
+    scene.rounds(2)
+    for name in ("k-cluster-ca", "k-clients-ca"):
+        assert secret(scene, name).keys() == {"tls.crt", "tls.key", "before.crt"}
+    pair = certificates.pair_in(secret(scene, "k-brokers-tls")["replication-tls.pem"])
+    assert certificates.usable(
+        secret(scene, "k-cluster-ca"), pair, scene.now, hosts=certificates.hosts_of(pair.certificate)
+    )
+    assert restarts(scene) == []
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+
+
+def test_the_secrets_of_a_cluster_before_are_waited_for_and_never_used() -> None:
+    scene = running()
+    before = secret(scene, "k-cluster-ca")
+    for (kind, _, name), item in list(scene.world.objects.items()):
+        if kind != "Cluster" and kind != "Secret":
+            del scene.world.objects[kind, "shop", name]
+        elif kind == "Secret":
+            item["metadata"]["ownerReferences"][0]["uid"] = "former"
+    scene.rounds(1)
+    assert scene.condition("BrokerCertificatesReconciled") == ("False", "Waiting")
+    for key in [key for key in scene.world.objects if key[0] == "Secret"]:
+        del scene.world.objects[key]
+    scene.rounds(6)
+    assert len(scene.pods()) == 3
+    assert secret(scene, "k-cluster-ca")["tls.crt"] != before["tls.crt"]
