@@ -87,9 +87,16 @@ def the_cluster(clusters: Sequence[Mapping[str, Any]], name: str | None) -> Mapp
 
 
 def bootstrap_inside(cluster: Mapping[str, Any]) -> str:
-    """The bootstrap address of a Cluster's listener for clients inside of Kubernetes. Raises CommandError."""
+    """The bootstrap address of a Cluster's listener for clients inside of Kubernetes: one that asks for neither TLS nor
+    a login, if there is one. Raises CommandError."""
     status = cluster.get("status") or {}
-    for listener in status.get("listeners") or ():
+    specs = {each["name"]: each for each in (cluster.get("spec") or {}).get("listeners") or ()}
+
+    def is_secured(listener: Mapping[str, Any]) -> bool:
+        said = specs.get(listener.get("name"), {})
+        return bool(said.get("tls") or said.get("authentication"))
+
+    for listener in sorted(status.get("listeners") or (), key=is_secured):
         bootstrap = str(listener.get("bootstrap", ""))
         if bootstrap and all(target_of(host, port) for host, port in parse_bootstrap(bootstrap)):
             return bootstrap

@@ -16,8 +16,9 @@ _RAW_BYTES = 128 * 1024
 _CHUNK_BYTES = 128 * 1024
 
 
-def connect_tls(context: Callable[[], ssl.SSLContext]) -> Connect:
-    """Opens encrypted streams. `context` gives the context for each new one.
+def connect_tls(context: Callable[[], ssl.SSLContext], server_name: str = "") -> Connect:
+    """Opens encrypted streams. `context` gives the context for each new one. `server_name`: the name that the peer's
+    certificate must have, for peers that are reached by other names or by IP addresses; empty: the host.
 
     A handshake that fails raises ssl.SSLError, an OSError; a host on which no process listens raises
     ConnectionRefusedError.
@@ -26,7 +27,7 @@ def connect_tls(context: Callable[[], ssl.SSLContext]) -> Connect:
     async def connect(host: str, port: int) -> Stream:
         loop = asyncio.get_running_loop()
         present = context()
-        stream = _TlsStream(loop, await connected_socket(loop, host, port), present, host)
+        stream = _TlsStream(loop, await connected_socket(loop, host, port), present, server_name or host)
         try:
             await stream.handshake()
         except BaseException:  # also a cancelled attempt

@@ -10,6 +10,7 @@ import os
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import cast
 
 from ottla.security.contexts import ClientAuth, client_context, server_context
@@ -90,7 +91,8 @@ def load(settings: ListenerSettings, listener: str, old: Loaded | None = None) -
         client = client_context(settings.tls, stores)
         if settings.serves and settings.connects and settings.client_auth == "required":
             check_trust(stores, settings.tls)
-        if old is not None and settings.serves and settings.connects:
+        # Nobody connects to a broker whose certificate has expired, so any stores are better than such ones.
+        if old is not None and settings.serves and settings.connects and not old.stores.expired(datetime.now(UTC)):
             check_both_ways((old.stores, old.settings.tls), (stores, settings.tls))
     except InvalidTls as error:
         raise InvalidTls(f"listener {listener}: {error}") from None

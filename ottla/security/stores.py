@@ -7,6 +7,7 @@ read by what it is, as in Java, where each of the two types reads both.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from cryptography import x509
@@ -56,6 +57,11 @@ class Stores:
 
     identities: tuple[Identity, ...]
     trusted: tuple[bytes, ...] | None
+
+    def expired(self, now: datetime) -> bool:
+        """Whether a key's own certificate isn't valid any more."""
+        own = (x509.load_der_x509_certificate(identity.chain[0]) for identity in self.identities)
+        return any(now >= certificate.not_valid_after_utc for certificate in own)
 
 
 def read_stores(settings: TlsSettings) -> Stores:

@@ -42,7 +42,7 @@ def test_a_definition_without_a_place_for_settings_names_is_told() -> None:
         with_setting_rules("spec: {}\n", "clusters")
 
 
-@pytest.mark.parametrize("kind", ["clusters", "topics"])
+@pytest.mark.parametrize("kind", ["clusters", "topics", "users"])
 def test_no_comma_has_cut_a_description_in_two(kind: str) -> None:
     """In `{type: string, description: Why, in a word.}` YAML takes the text after the second comma for another key, and
     no parser objects."""
@@ -115,7 +115,7 @@ def test_the_operator_may_not_look_around_among_secrets_nor_delete_any() -> None
 
 def test_what_is_watched_is_what_the_operator_watches() -> None:
     watched = {resource for verb, resource in allowed_verbs() if verb == "watch"}
-    assert watched == {"clusters", "topics", *app.OWNED}
+    assert watched == {"clusters", "topics", "users", *app.OWNED}
 
 
 def test_the_operator_may_do_what_it_does() -> None:

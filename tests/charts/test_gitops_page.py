@@ -96,7 +96,39 @@ TOPICS: list[Case] = [
     ("paused", resource("Topic", ("Ready", "True", "Ready"), ("Paused", "True", "Paused")), ("Suspended", "Current")),
     ("resumed", resource("Topic", ("Ready", "True", "Ready"), ("Paused", "False", "Resumed")), WELL),
 ]
-CASES = {"Cluster": CLUSTERS, "Topic": TOPICS}
+USERS: list[Case] = [
+    ("healthy", resource("User", ("Ready", "True", "Ready")), WELL),
+    ("no status", resource("User", observed=None), ("Progressing", "Unknown")),
+    ("spec not seen", resource("User", ("Ready", "True", "Ready"), observed=1), PASSES),
+    *(
+        (reason, resource("User", ("Ready", "False", reason)), PASSES)
+        for reason in (
+            "ClusterNotFound",
+            "ClusterUnreachable",
+            "NoAuthority",
+            "NoAddress",
+            "PasswordMissing",
+            "SecretGoes",
+            "AuthorizerComes",
+        )
+    ),
+    *(
+        (reason, resource("User", ("Ready", "False", reason)), FAILED)
+        for reason in (
+            "InvalidSpec",
+            "ResourceConflict",
+            "NamespaceNotAllowed",
+            "NameNotAllowed",
+            "NameNotMapped",
+            "NoAuthorizer",
+            "NoListener",
+            "PasswordInvalid",
+            "SecretNotOwned",
+        )
+    ),
+    ("cluster paused", resource("User", ("Ready", "False", "ClusterPaused")), ("Suspended", "InProgress")),
+]
+CASES = {"Cluster": CLUSTERS, "Topic": TOPICS, "User": USERS}
 
 
 def verdicts(judge: str, check: Any, objects: list[Object]) -> list[tuple[str, str]]:

@@ -78,6 +78,7 @@ def test_what_is_there_without_helm_is_what_helm_renders(helm: Helm) -> None:
         ("ottla-cluster", "cluster.metadata.etcd.members=2", "members"),
         ("ottla-cluster", "topics.orders.partition=3", "orders"),
         ("ottla-cluster", "topics.orders.cluster.name=other", "orders"),
+        ("ottla-cluster", "users.shop.authentication.typ=tls", "shop"),
     ],
 )
 def test_refuses_what_can_not_be_meant(helm: Helm, chart: str, setting: str, complaint: str) -> None:
@@ -103,7 +104,11 @@ def kinds(text: str) -> Sequence[str]:
 
 def test_crds_are_upgraded_and_kept(helm: Helm) -> None:
     crds = [one for one in objects(helm.template("ottla-operator")) if one["kind"] == "CustomResourceDefinition"]
-    assert sorted(crd["metadata"]["name"] for crd in crds) == ["clusters.ottla.dev", "topics.ottla.dev"]
+    assert sorted(crd["metadata"]["name"] for crd in crds) == [
+        "clusters.ottla.dev",
+        "topics.ottla.dev",
+        "users.ottla.dev",
+    ]
     assert {crd["metadata"]["annotations"]["helm.sh/resource-policy"] for crd in crds} == {"keep"}
     assert "CustomResourceDefinition" not in kinds(helm.template("ottla-operator", "--set", "crds.create=false"))
     gone = objects(helm.template("ottla-operator", "--set", "crds.keep=false"))
@@ -160,6 +165,14 @@ def test_a_topic_that_is_taken_away_isnt_rendered(helm: Helm) -> None:
     (topic,) = (one for one in objects(text) if one["kind"] == "Topic")
     assert topic["metadata"]["name"] == "orders"
     assert topic["spec"] == {"cluster": {"name": "flights"}, "partitions": 3}
+
+
+def test_users_are_rendered_with_their_cluster(helm: Helm) -> None:
+    text = helm.template("ottla-cluster", "--set", "users.shop.authentication.type=tls,users.old=null")
+    (user,) = (one for one in objects(text) if one["kind"] == "User")
+    assert user["metadata"]["name"] == "shop"
+    assert user["spec"] == {"cluster": {"name": "flights"}, "authentication": {"type": "tls"}}
+    assert objections(text) == []
 
 
 def test_numbers_stay_numbers(helm: Helm, tmp_path: Path) -> None:

@@ -23,12 +23,17 @@ OPERATOR = ROOT / "operator/ottla/operator"
 
 def conditions() -> Iterator[str]:
     """The types and reasons of conditions in the operator's source: capitalised words in the arguments of
-    `Condition`."""
+    `Condition`, and of what conditions are made from."""
     for path in OPERATOR.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text())):
             if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
                 continue
-            given = {"Condition": call.args[:1] + call.args[2:3], "Refusal": call.args[:1]}.get(call.func.id, [])
+            given = {
+                "Condition": call.args[:1] + call.args[2:3],
+                "Refusal": call.args[:1],
+                "Outcome": call.args[1:2],
+                "_Missing": call.args[:1],
+            }.get(call.func.id, [])
             for word in (word for part in given for word in ast.walk(part)):
                 if isinstance(word, ast.Constant) and isinstance(word.value, str) and word.value[:1].isupper():
                     yield word.value
@@ -89,9 +94,9 @@ def chains(schema: dict[str, Any]) -> Iterator[tuple[str, ...]]:
 
 
 def fields() -> set[tuple[str, ...]]:
-    """All chains of field names in the schemas of the two resources, and all parts of these chains."""
+    """All chains of field names in the schemas of the resources, and all parts of these chains."""
     found = set()
-    for name in ("clusters", "topics"):
+    for name in ("clusters", "topics", "users"):
         definition = yaml.safe_load((OPERATOR / f"crds/{name}.yaml").read_text())
         for chain in chains(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]):
             found |= {chain[start:end] for start in range(len(chain)) for end in range(start + 1, len(chain) + 1)}
@@ -109,8 +114,14 @@ def test_every_field_that_is_named_is_there() -> None:
     assert not fields_named - known
 
 
-# A setting of clients, and values of the charts.
-NO_FIELDS = {("bootstrap", "servers"), ("networkPolicy", "create"), ("cluster", "brokers", "replicas")}
+# A setting of clients, values of the charts, and keys of Secrets.
+NO_FIELDS = {
+    ("bootstrap", "servers"),
+    ("networkPolicy", "create"),
+    ("cluster", "brokers", "replicas"),
+    ("tls", "crt"),
+    ("tls", "key"),
+}
 
 
 def test_links_lead_somewhere() -> None:

@@ -10,7 +10,7 @@ import yaml
 from ottla.operator.manifests.__main__ import OLDEST_KUBERNETES
 from tests.peers.helm import CRDS, OLDEST, objections_of_the_oldest
 
-KINDS = ("clusters", "topics")
+KINDS = ("clusters", "topics", "users")
 
 # A fresh machine builds the judge first.
 pytestmark = pytest.mark.timeout(2400)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.e2e.kubectl import Kubectl, KubectlError
 
-KINDS = "clusters.ottla.dev,topics.ottla.dev,statefulsets,pods,services,configmaps,pvc,pdb,jobs"
+KINDS = "clusters.ottla.dev,topics.ottla.dev,users.ottla.dev,statefulsets,pods,services,configmaps,pvc,pdb,jobs"
 
 
 def keep(kube: Kubectl, operator: Kubectl, folder: Path) -> None:
@@ -16,7 +16,7 @@ def keep(kube: Kubectl, operator: Kubectl, folder: Path) -> None:
     for name, words in {
         "objects.txt": ("get", KINDS, "-o", "wide"),
         "objects.yaml": ("get", KINDS, "-o", "yaml"),
-        "described.txt": ("describe", "clusters.ottla.dev,topics.ottla.dev,pods"),
+        "described.txt": ("describe", "clusters.ottla.dev,topics.ottla.dev,users.ottla.dev,pods"),
         "events.txt": ("get", "events", "--sort-by=.lastTimestamp"),
         "nodes.txt": ("describe", "nodes"),
     }.items():

@@ -49,7 +49,7 @@ class Operator:
         """Removes the release, its namespace and Ottla's CRDs."""
         self.target.run("helm", "uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found")
         self.kube.delete("namespace", NAMESPACE, "--ignore-not-found")
-        self.kube.delete("crd", "clusters.ottla.dev", "topics.ottla.dev", "--ignore-not-found")
+        self.kube.delete("crd", "clusters.ottla.dev", "topics.ottla.dev", "users.ottla.dev", "--ignore-not-found")
 
     def scale(self, replicas: int) -> None:
         """Scales the Deployment, and waits until it has exactly this number of pods, all ready."""

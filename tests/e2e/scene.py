@@ -64,6 +64,68 @@ def topic(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
+def secure_cluster() -> dict[str, Any]:
+    """A Cluster with an authorizer, a listener for certificates and one for passwords. The scenario's clients use a
+    listener without a login, so that the user of such listeners may do everything."""
+    return cluster(
+        listeners=[
+            {"name": "plain", "type": "Internal", "port": 9092},
+            {"name": "certificates", "type": "Internal", "port": 9093, "tls": True, "authentication": {"type": "tls"}},
+            {
+                "name": "passwords",
+                "type": "Internal",
+                "port": 9094,
+                "tls": True,
+                "authentication": {"type": "scram-sha-512"},
+            },
+        ],
+        authorization={"type": "Simple", "superUsers": ["User:ANONYMOUS"]},
+    )
+
+
+def user(resource: str, login: str, *acls: dict[str, Any], **spec: Any) -> dict[str, Any]:
+    """A User of the Cluster. `spec` replaces or adds fields of its spec."""
+    return {
+        "apiVersion": "ottla.dev/v1alpha1",
+        "kind": "User",
+        "metadata": {"name": resource},
+        "spec": {
+            "cluster": {"name": NAME},
+            "authentication": {"type": login},
+            "authorization": {"type": "simple", "acls": list(acls)},
+            **spec,
+        },
+    }
+
+
+def on_topic(name: str, *operations: str) -> dict[str, Any]:
+    """A rule that allows operations on a topic."""
+    return {"resource": {"type": "topic", "name": name}, "operations": list(operations)}
+
+
+def user_pod(name: str) -> dict[str, Any]:
+    """A pod in which a User's Secret is mounted where its files expect it. It sleeps, so that commands can be run in
+    it."""
+    made = pod(
+        name,
+        CLIENTS_IMAGE,
+        command=["sleep", "infinity"],
+        resources=SMALL,
+        env=[
+            {
+                "name": "OTTLA_BOOTSTRAP",
+                "valueFrom": {"secretKeyRef": {"name": name, "key": "bootstrap.servers"}},
+            }
+        ],
+        volumeMounts=[
+            {"name": "tmp", "mountPath": "/tmp"},
+            {"name": "user", "mountPath": "/etc/ottla/user", "readOnly": True},
+        ],
+    )
+    made["spec"]["volumes"].append({"name": "user", "secret": {"secretName": name}})
+    return made
+
+
 class Scene:
     """A scenario's namespace, Cluster and clients."""
 
@@ -112,6 +174,15 @@ class Scene:
             return now if holds(now, "Ready") else None
 
         return wait(f"topic {name} is ready", found, seconds)
+
+    def user_settled(self, name: str, seconds: float = 120.0) -> dict[str, Any]:
+        """Waits until the User is Ready, and returns it."""
+
+        def found() -> dict[str, Any] | None:
+            now = self.kube.get("users.ottla.dev", name)
+            return now if holds(now, "Ready") else None
+
+        return wait(f"user {name} is ready", found, seconds)
 
     def holders(self, topic: str = TOPIC) -> set[int]:
         """The brokers that have a replica of a topic."""

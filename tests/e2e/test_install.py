@@ -29,7 +29,7 @@ def test_install(operator: Operator) -> None:
             assert container["securityContext"]["readOnlyRootFilesystem"], name
             assert pod["spec"]["automountServiceAccountToken"] is False, name
         assert scene.kube("exec", name, "--", "python", "-c", _WITHOUT_BYTECODE).strip() == "[]"
-        for kind in ("clusters.ottla.dev", "topics.ottla.dev"):
+        for kind in ("clusters.ottla.dev", "topics.ottla.dev", "users.ottla.dev"):
             scene.kube("explain", f"{kind}.spec", "--recursive")
             assert "<empty>" not in scene.kube("explain", f"{kind}.spec")
         no_brokers = cluster(brokers=-1)

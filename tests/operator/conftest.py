@@ -9,6 +9,7 @@ import pytest
 import yaml
 from kubernetes.aio.config import kube_config
 
+from ottla.operator.app import KINDS
 from ottla.operator.found import OWNED, SEEN
 from ottla.operator.kube import Kube
 from tests.peers.kube_apiserver import KubeApiServer
@@ -48,16 +49,16 @@ def play(server: KubeApiServer, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sc
 
 async def emptied(kube: Kube) -> None:
     """Deletes all objects that earlier tests have left, also tests that failed."""
-    for kind in ("Cluster", "Topic", "Secret", *OWNED, *SEEN):
+    for kind in (*KINDS, "Secret", *OWNED, *SEEN):
         for found in await kube.list(kind, "shop"):
             await kube.delete(kind, "shop", found["metadata"]["name"])
 
 
 async def defined(kube: Kube) -> None:
     """Installs the CRDs, and returns when the API server knows their kinds."""
-    for document in (CRDS / "clusters.yaml", CRDS / "topics.yaml"):
-        await kube.apply(yaml.safe_load(document.read_text()))
+    for plural in ("clusters", "topics", "users"):
+        await kube.apply(yaml.safe_load((CRDS / f"{plural}.yaml").read_text()))
     for _ in range(100):
-        if await kube.knows("Cluster", "shop") and await kube.knows("Topic", "shop"):
+        if all([await kube.knows(kind, "shop") for kind in KINDS]):
             break
         await asyncio.sleep(0.1)

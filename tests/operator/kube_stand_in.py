@@ -18,13 +18,14 @@ Watcher = Callable[[str | None, Object], Any]
 
 
 class KubeStandIn:
-    """Objects by kind, namespace and name. `watcher` is called for each change of a Topic."""
+    """Objects by kind, namespace and name. The function in `watchers` is called for each change of a resource of its
+    kind."""
 
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str, str], Object] = {}
         self.writes: list[str] = []
         self.events: list[tuple[str, str, str]] = []  # (the object's name, reason, message)
-        self.watcher: Watcher = lambda event, body: None
+        self.watchers: dict[str, Watcher] = {}
         self.refused: dict[str, int] = {}  # kind → HTTP status with which every request for it is refused
         self.refused_writes: dict[str, int] = {}  # the same, only for requests that change something
         self._uids = count(1)
@@ -66,9 +67,12 @@ class KubeStandIn:
         """The Topic of this name."""
         return self.objects["Topic", namespace, name]
 
-    def condition(self, name: str, kind: str = "Ready", namespace: str = "shop") -> tuple[str, str, str]:
-        """Status, reason and message of a Topic's condition; dashes if the Topic doesn't have it."""
-        for condition in self.topic(name, namespace).get("status", {}).get("conditions", ()):
+    def condition(
+        self, name: str, kind: str = "Ready", namespace: str = "shop", of: str = "Topic"
+    ) -> tuple[str, str, str]:
+        """Status, reason and message of a condition of a Topic, or of a resource of another kind (`of`); dashes if the
+        resource doesn't have the condition."""
+        for condition in self.objects[of, namespace, name].get("status", {}).get("conditions", ()):
             if condition["type"] == kind:
                 return condition["status"], condition["reason"], condition["message"]
         return "-", "-", "-"
@@ -135,8 +139,8 @@ class KubeStandIn:
         found["metadata"]["resourceVersion"] = str(next(self._versions))
 
     def _tell(self, event: str, found: Object) -> None:
-        if found["kind"] == "Topic":
-            self.watcher(event, deepcopy(found))
+        if (watcher := self.watchers.get(found["kind"])) is not None:
+            watcher(event, deepcopy(found))
 
 
 def _merged(present: Any, patch: Any) -> Any:

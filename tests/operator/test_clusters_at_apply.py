@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from ottla.operator.plan import broker_pods, disruption, etcd_pods, external, network, services
+from ottla.operator.plan import broker_pods, disruption, etcd_pods, external, names, network, services
 from ottla.operator.plan.snapshots import snapshot_objects
 from ottla.operator.spec.broker_config import is_of_the_cluster, is_reserved
 from ottla.operator.spec.cluster import Defaults, Etcd, parse_cluster
@@ -127,6 +127,15 @@ def test_accepted(spec: dict[str, Any]) -> None:
         ({"listeners": [INSIDE, {**SHARED, "brokerPorts": {"first": 9094}}]}, "has to be above the listener's port"),
         ({"listeners": [INSIDE, {**SHARED, "brokerPorts": {}}]}, "first"),
         ({"listeners": [INSIDE, {**SHARED, "externalTrafficPolicy": "Local"}]}, "has to be Cluster"),
+        ({"listeners": [{"name": "a", "port": 9089, "type": "Internal"}]}, "brokers use 9089 and 9091 among"),
+        ({"listeners": [{**INSIDE, "name": "replication-tls"}]}, "this name is reserved"),
+        ({"listeners": [{**INSIDE, "authentication": {"type": "tls"}}]}, "needs tls: true"),
+        ({"listeners": [{**INSIDE, "authentication": {"type": "plain"}}]}, "tls"),
+        ({"listeners": [{**INSIDE, "certificate": {"secretName": "a"}}]}, "a certificate needs tls: true"),
+        ({"authorization": {"type": "Simple"}, "internalTls": False}, "authorization needs internalTls: true"),
+        ({"authorization": {"type": "Simple", "superUsers": ["admin"]}}, "superUsers"),
+        ({"clusterCa": {"validityDays": 30}}, "renewalDays has to be below validityDays"),
+        ({"clientsCa": {"renewalDays": 365}}, "renewalDays has to be below validityDays"),
         ({"metadata": {"etcd": {}, "external": {"endpoints": ["e:1"]}}}, "either etcd or external"),
         ({"metadata": {"etcd": {"members": 2}}}, "members"),
         ({"metadata": {"prefix": "ottla"}}, "prefix"),
@@ -280,7 +289,8 @@ def test_everything_that_is_made_of_a_cluster_is_valid() -> None:
         *network.policies(cluster, cluster.network_rules),
         services.bootstrap(cluster),
         services.brokers(cluster),
-        services.client_config(cluster, {}),
+        services.client_config(cluster, {}, b""),
+        names.secret(cluster, names.cluster_ca("orders"), "broker", {"tls.crt": "eA=="}),
         *snapshot_objects(cluster, cluster.metadata),
     ]
     assert objections(yaml.safe_dump_all(made)) == []

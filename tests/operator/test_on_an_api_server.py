@@ -16,6 +16,7 @@ from uuid import UUID
 
 import pytest
 
+from ottla.operator import certificates
 from ottla.operator.app import Operator, Options
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
@@ -28,10 +29,11 @@ from ottla.operator.plan.names import POD_NAME
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import KafkaPartition, KafkaTopic, Moving
 from ottla.operator.plan.topic_status import Outcome
+from ottla.operator.reports import Reports
 from ottla.operator.spec.cluster import Defaults
 from ottla.operator.spec.topic import parse_topic
 from ottla.operator.topic_memory import TopicMemory
-from ottla.operator.topic_reports import TopicReports
+from ottla.operator.topic_reports import reports_of
 from ottla.operator.topic_resources import TopicResources
 from tests.operator.conftest import Scene, defined
 from tests.peers.wire import free_port
@@ -103,6 +105,16 @@ async def settle(kube: Kube) -> None:
             await kube.merge("Pod", "shop", name, {"status": running}, "status")
 
 
+async def bring_secrets(kube: Kube) -> None:
+    """Makes the Secrets that EVERYTHING names: the clients' authority, and a listener's certificate."""
+    by = certificates.authority("elsewhere", datetime.now(UTC))
+    pair = certificates.issued(by, "own", datetime.now(UTC))
+    for name, data in (("k-clients-ca", by), ("own", {"tls.crt": pair.certificate, "tls.key": pair.key})):
+        meta = {"namespace": "shop", "name": name}
+        body = {"apiVersion": "v1", "kind": "Secret", "metadata": meta, "data": certificates.encoded(data)}
+        await kube.create(body)
+
+
 def pod_of(its_set: Object, name: str, revision: str) -> Object:
     """A pod as the controller of StatefulSets makes it: with its name as a label, and the set as its owner."""
     template = copy.deepcopy(its_set["spec"]["template"])
@@ -129,6 +141,7 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
         keeper = EtcdKeeper(kube, lambda identity: EtcdOfPods(kube))  # type: ignore[arg-type, return-value]
         reconciler = ClusterReconciler(kube, Pages(), keeper, DEFAULTS)  # type: ignore[arg-type]
         kafka = Kafka(_cluster(3, {}))
+        await bring_secrets(kube)
         await kube.create(cluster(**EVERYTHING))
 
         async def status() -> Object:
@@ -136,7 +149,7 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
             assert found is not None
             return dict(found["status"])
 
-        with patch("ottla.operator.kafka.KafkaAdmin", lambda bootstrap: kafka):
+        with patch("ottla.operator.kafka.KafkaAdmin", lambda *_: kafka):
             for _ in range(12):
                 assert (await reconciler.reconcile(KEY)).failure == ""
                 assert await status() == written[-1], "the schema lacks a field"
@@ -146,6 +159,11 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
             assert (found["offlinePartitions"], found["underReplicatedPartitions"]) == (1, 3)
             kinds = ("NetworkPolicy", "PodDisruptionBudget", "CronJob", "StatefulSet")
             assert [len(await kube.list(kind, "shop")) for kind in kinds] == [3, 3, 1, 4]
+            assert found["encryptedLinks"] is True
+            made = await kube.get("Secret", "shop", "k-brokers-tls")
+            assert made is not None
+            files = {"cluster-ca.crt", "clients-ca.crt", "replication-tls.pem", "secure.pem"}
+            assert made["data"].keys() == files
             with patch.object(kube, "_request", wraps=kube._request) as requests:
                 for _ in range(3):
                     await reconciler.reconcile(KEY)
@@ -153,9 +171,9 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
             assert found["operator"] == {"release": "ottla:1 etcd:1"}
             assert [each["applied"] for each in found["configOverrides"]] == [False, False]
             assert kafka.own[100] == {"log.retention.ms": "2000"}
-            files = await kube.get("ConfigMap", "shop", "k-config")
-            assert files is not None
-            assert files["data"]["broker-100.properties"] == "socket.listen.backlog.size=64\n"
+            config = await kube.get("ConfigMap", "shop", "k-config")
+            assert config is not None
+            assert config["data"]["broker-100.properties"] == "socket.listen.backlog.size=64\n"
             pod = (await kube.list("Pod", "shop"))[0]
             name = pod["metadata"]["name"]
             seen = {"uid": pod["metadata"]["uid"], "version": pod["metadata"]["resourceVersion"]}
@@ -253,7 +271,8 @@ def test_no_field_of_a_topics_status_is_pruned(play: Callable[[Scene], None]) ->
         resources.seen("ADDED", body)
         topic = KafkaTopic("orders", UUID(int=7), {0: KafkaPartition((0, 1), frozenset((0,)))})
         outcome = Outcome(True, "Ready", "", topic, Moving(0, 1, 3), paused=True)
-        await TopicReports(kube, resources).statuses({resource: outcome}, datetime.now(UTC))
+        now = datetime.now(UTC)
+        await Reports(kube, resources).statuses(reports_of({resource: outcome}, now), now)
         (known,) = resources.of(KEY)
         found = await kube.get("Topic", "shop", "orders")
         assert found is not None
@@ -353,7 +372,7 @@ def test_the_process_ends_with_the_definitions_of_its_kinds(play: Callable[[Scen
                 if await kube.get("Service", "shop", "k-bootstrap") is not None:
                     break
                 await asyncio.sleep(0.1)
-            for name in ("topics.ottla.dev", "clusters.ottla.dev"):
+            for name in ("topics.ottla.dev", "users.ottla.dev", "clusters.ottla.dev"):
                 await kube.delete("CustomResourceDefinition", "", name)
             _, said = await asyncio.wait_for(process.communicate(), 30)
         finally:

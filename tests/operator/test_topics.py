@@ -38,12 +38,12 @@ class Operator:
         self.now = 0.0
         self.held_changes: list[Ref] = []
         self.resources = TopicResources(self.kube)
-        self.kube.watcher = self.resources.seen
+        self.kube.watchers["Topic"] = self.resources.seen
         self.reconciler = TopicReconciler(
             self.kube,
             self.resources,
             held_changed=self.held_changes.append,
-            bootstrap=lambda rules: bootstrap,
+            bootstrap=lambda *_: bootstrap,
             clock=lambda: self.now,
         )
         if kube is None:
@@ -427,7 +427,7 @@ def test_a_topic_made_again_while_no_operator_ran_is_another_topic(run: Play) ->
         await operator.settle()
         before = await seen(admin, "orders")
         operator.reconciler.close()
-        operator.kube.watcher = lambda event, body: None
+        operator.kube.watchers.clear()
         remade(operator, "orders", paused=True)
         successor = Operator(admin.bootstrap, operator.kube)
         await successor.settle()

@@ -61,7 +61,7 @@ class Helm:
 def objections(manifests: str) -> list[str]:
     """An API server's objections to the manifests, one a line. Ottla's resources are validated by Ottla's CRDs."""
     program = go_program(_SOURCE, "./check", "check")
-    crds = [f"--crd={CRDS / name}" for name in ("clusters.yaml", "topics.yaml")]
+    crds = [f"--crd={CRDS / name}" for name in ("clusters.yaml", "topics.yaml", "users.yaml")]
     return _said(program, *crds, given=manifests)
 
 

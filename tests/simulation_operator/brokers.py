@@ -272,7 +272,11 @@ class EtcdMembers:
             return None
         named = sorted(self._server.pods("etcd"))
         host = f"{self._cluster}-etcd.shop.svc:2380"
-        return [Member(name, name, f"http://{name}.{host}") for name in named]
+        scheme = "https" if any("--peer-client-cert-auth" in str(pod["spec"]) for pod in self._etcd_pods()) else "http"
+        return [Member(name, name, f"{scheme}://{name}.{host}") for name in named]
+
+    def _etcd_pods(self) -> Iterable[Object]:
+        return self._server.pods("etcd").values()
 
 
 def altered(settings: dict[str, str], given: Mapping[str, str], reset: Iterable[str]) -> None:

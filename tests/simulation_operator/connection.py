@@ -15,6 +15,7 @@ from datetime import datetime
 from random import Random
 from typing import Any, TypeVar
 
+from ottla.operator.certificates import Issued
 from ottla.operator.etcd_client import EtcdUnreachable
 from ottla.operator.kafka import Unreachable
 from ottla.operator.kube import KubeError
@@ -208,6 +209,16 @@ class Connection:
                 self._note("kafka: done, no answer")
                 raise Unreachable("the answer was lost")
         return done
+
+    async def accepted(self, hosts: Iterable[str], port: int, pair: Issued) -> bool:
+        """Whether brokers accept a certificate of another authority, as `TrustProbe` asks."""
+        self._alive()
+        self._move_on()
+        return not self._happens("silent")
+
+    async def shown(self, hosts: Iterable[str], port: int, pair: Issued, authority: bytes) -> bool:
+        """Whether brokers show certificates of another authority, as `TrustProbe` asks."""
+        return await self.accepted(hosts, port, pair)
 
     def refuses_topic(self) -> bool:
         """Whether the brokers refuse changes of this topic now."""

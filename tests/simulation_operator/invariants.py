@@ -19,6 +19,7 @@ answers that the operator got.
    with a smaller ordinal lacks a volume: Kubernetes creates no pod with a larger ordinal than that pod's. If such a pod
    is missing, the pod that lacks a volume is deleted whatever its broker reports about availability.
 9. The event that a pod was resized is sent only once its container has the new resources.
+10. Whenever a broker or a controller starts, each broker that runs has a listener open by which it connects to others.
 """
 
 from __future__ import annotations
@@ -28,12 +29,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from ottla.operator.objects import Object, going
+from ottla.operator.plan.links import stage_of
 from ottla.operator.plan.names import COMPONENT, POD_NAME
 from ottla.operator.plan.observed import broker_names
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Delete, KafkaTopic
 from ottla.operator.plan.topic_owner import OWNER, read_mark
 from ottla.operator.spec.cluster import Defaults, parse_cluster
+from ottla.operator.spec.security import Links
 from ottla.operator.spec.spec_error import SpecError
 from tests.simulation_operator.brokers import Brokers
 from tests.simulation_operator.directories import templates, volumes
@@ -97,6 +100,18 @@ class Invariants:
             self._say(f"{name} was started without {', '.join(left[:3])}")
         if name in self._taken and self._taken[name][0] != pod["metadata"]["uid"]:
             del self._taken[name]
+        self._links_are_open()
+
+    def _links_are_open(self) -> None:
+        processes = {**self._server.made("broker"), **self._server.made("controller")}
+        stages = {name: stage_of(pod["metadata"]) for name, pod in processes.items() if self._server.serves(name)}
+        for name, stage in stages.items():
+            for broker in stages.keys() & self._server.made("broker").keys():
+                other = stages[broker]
+                if not (other.encrypted_open if stage.by_encrypted else other.plain_open):
+                    self._say(f"{name}, at the stage {stage.name}, can't connect to {broker} at {other.name}")
+        if stages and set(stages.values()) == {Links.ENCRYPTED}:
+            self._counts["links of all brokers encrypted"] += 1
 
     def told(self, reason: str, message: str) -> None:
         """Called when the operator sends an Event."""

@@ -299,6 +299,12 @@ class Person:
         self.edit(config=right)
         return True
 
+    def change_links(self, wanted: Object) -> None:
+        """Says how brokers are to connect to each other: `internalTls` of the spec, or nothing."""
+        if self.cluster is not None:
+            self.edit(**{"internalTls": None, **wanted})
+            self._counts["done: links changed"] += 1
+
     def grow_volumes(self) -> bool:
         wanted = self._volumes()
         grown = self._random.choice(wanted)

@@ -30,7 +30,7 @@ from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object
 from ottla.operator.orphaned_topics import OrphanedTopics
 from ottla.operator.parts import Part
-from ottla.operator.plan import broker_pods, disruption, observed, resize, roll
+from ottla.operator.plan import broker_pods, disruption, links, observed, resize, roll
 from ottla.operator.plan.orphans import Definition, Disappearances
 from ottla.operator.plan.remembered import Remembered, shortened
 from ottla.operator.plan.resize import Resize
@@ -362,3 +362,8 @@ def a_broker_is_not_restarted_for_settings_of_its_own(patch: Patch) -> None:
 def a_resize_is_believed_before_it_is_done(patch: Patch) -> None:
     patch.setattr(resize, "_carried_out", lambda *_: True)
     patch.setattr(resize, "_current", lambda *_: {})
+
+
+@bug
+def links_go_on_before_every_broker_has_followed(patch: Patch) -> None:
+    patch.setattr(links, "next_stage", lambda to, now: to)

@@ -49,6 +49,7 @@ HEALED_ROUND_S = 31.0
 NEEDS_MORE = (
     "raise the number of brokers of its pool until that broker comes back"  # a person does this when the status says it
 )
+LINKS_CHANGE = 0.25  # the share of Clusters whose links between brokers are encrypted at some time
 RESIZED = 0.4  # the share of Clusters that get other resources at the end, on nodes that delay the resize
 
 
@@ -82,6 +83,7 @@ class Process:
             run.person.defaults,
             topics_held=self.topics.held,
             utc=lambda: server.now,
+            probe=kube,
         )
         self.access = Access(kube)
         self.told: dict[str, Object] = {}  # the Topics as of the watch's last events
@@ -101,7 +103,10 @@ class Run:
         self.person = Person(self.random, self.server, self.brokers, wishes, self.counts)
         self.agreement = Agreement(self.server, self.brokers, self.person)
         self.server.pod_serves = self._pod_serves
-        self.server.make("Cluster", NAME, self._spec() | _racks(Random(f"racks of {seed}")))
+        self._links = Random(f"links of {seed}")
+        self._links_change = self._links.random() < LINKS_CHANGE
+        spec = self._spec() | _racks(Random(f"racks of {seed}"))
+        self.server.make("Cluster", NAME, spec | self._internal_tls())
         if Random(f"volumes of {seed}").random() < SEVERAL_VOLUMES:
             self.person.add_volume()
         self.chances = Chances()
@@ -134,6 +139,12 @@ class Run:
             spec["scaling"] = {"throttleBytesPerSecond": 1000000, "rebalance": random.choice(("New", "Balance"))}
         return spec
 
+    def _internal_tls(self) -> Object:
+        """What a spec says about the links between brokers. Most seeds' Clusters have plain links from the beginning to
+        the end."""
+        said = self._links.choice((None, True, False)) if self._links_change else False
+        return {} if said is None else {"internalTls": said}
+
     def _knobs(self) -> Chances:
         def one(*some: float) -> float:
             return self.random.choice(some)
@@ -164,7 +175,7 @@ class Run:
         the brokers of this world.
         """
 
-        def admin(bootstrap: str) -> Admin:
+        def admin(bootstrap: str, _: object) -> Admin:
             return Admin(self.process.connection, bootstrap)
 
         async def main() -> None:
@@ -187,6 +198,8 @@ class Run:
         for _ in range(self.random.randint(5, 25)):
             while self.random.random() < self._acts:
                 self.person.act()
+            if self._links_change and self._links.random() < 0.1:
+                self.person.change_links(self._internal_tls())
             await self._round()
         self._set(Chances())
         self._take_over_if_dead()

@@ -24,6 +24,8 @@ SEEN = (
     "statuses compared",
     "rights looked at",
     "several brokers of a rack away at once",
+    "done: links changed",
+    "links of all brokers encrypted",
     "epilogue: invalid",
     "epilogue: paused",
     "epilogue: refused",

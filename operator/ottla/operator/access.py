@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 READ = (
     "Cluster",
     "Topic",
+    "User",
     "StatefulSet",
     "Pod",
     "PersistentVolumeClaim",

@@ -14,10 +14,10 @@ from ottla.operator.emptying import Emptying
 from ottla.operator.exposure import Exposure
 from ottla.operator.kafka import KafkaAdmins, Unreachable, said
 from ottla.operator.kube import Kube
+from ottla.operator.link import bootstrap_of, link_of
 from ottla.operator.objects import Ref
 from ottla.operator.overrides import apply_overrides
 from ottla.operator.parts import NotYet
-from ottla.operator.plan import services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.lost import only_there, waits_for_its_volume
 from ottla.operator.plan.roll import Pod
@@ -72,8 +72,9 @@ class Administration:
         """Asks for the cluster's id, and notes whether any broker answers. Raises NotYet where no broker is ready."""
         if not any(pod.ready for pod in visit.findings.pods or ()):
             raise NotYet("no broker is ready")
-        bootstrap = services.bootstrap_servers(visit.cluster)[visit.cluster.internal.name]
-        admin = self._admins.get(visit.cluster.ref, bootstrap)
+        cluster = visit.cluster.ref
+        link = visit.link = await link_of(self._kube, cluster, encrypted=visit.findings.encrypted_links)
+        admin = self._admins.get(cluster, bootstrap_of(*cluster, link), link)
         visit.findings.answers = False
         visit.findings.cluster_id = await admin.cluster_id()
         visit.findings.answers = True
@@ -87,7 +88,7 @@ class Administration:
         """Applies the dynamic settings of single brokers."""
         findings = visit.findings
         try:
-            told = await apply_overrides(visit.asked, visit.cluster, visit.broker_pods(), visit.tell)
+            told = await apply_overrides(visit.asked, visit.cluster, visit.broker_pods(), visit.link, visit.tell)
         except KafkaError as error:
             raise Retry(f"the dynamic settings of single brokers can't be read: {said(error)}") from error
         findings.overrides_wait_for = told.waits_for
@@ -97,7 +98,7 @@ class Administration:
 
     async def addresses(self, visit: Visit) -> None:
         """Tells brokers their external addresses. A later change of a Service causes a new reconcile, by the watch."""
-        waits_for = await self._exposure.tell(visit.broker_pods(), visit.addresses, visit.tell)
+        waits_for = await self._exposure.tell(visit.broker_pods(), visit.addresses, visit.link, visit.tell)
         visit.findings.listeners_wait_for = waits_for
 
     async def scale(self, visit: Visit) -> None:

@@ -3,7 +3,7 @@ resources. Only one of several processes of the operator does this at a time.
 
 Of kopf only the watches are used. Handlers of events only say which resource to reconcile, so an event that comes late,
 twice or not at all does no harm. All Topics of a Cluster are reconciled together, so an event about a Topic puts its
-Cluster's key into the queue of Topics.
+Cluster's key into the queue of Topics. The same holds for Users.
 """
 
 from __future__ import annotations
@@ -32,9 +32,12 @@ from ottla.operator.objects import GROUP, OPERATOR, VERSION, Object, Ref, ref_of
 from ottla.operator.page import Page, Watched
 from ottla.operator.plan.names import INSTANCE, MANAGED_BY
 from ottla.operator.queue import Queue, Retry
+from ottla.operator.resources import Resources
 from ottla.operator.spec.cluster import Defaults
 from ottla.operator.topic import TopicReconciler
 from ottla.operator.topic_resources import TopicResources
+from ottla.operator.user import UserReconciler
+from ottla.operator.user_resources import UserResources
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,8 @@ ENDED_S = 3.0
 OWNED = ("statefulsets", "pods", "persistentvolumeclaims", "services", "configmaps", "poddisruptionbudgets")
 CLUSTER_WORKERS = 8
 TOPIC_WORKERS = 4
+USER_WORKERS = 4
+KINDS = ("Cluster", "Topic", "User")
 
 
 class DefinitionsGone(Exception):
@@ -75,9 +80,11 @@ class Operator:
         self._pages = BrokerPages()
         self._etcd = EtcdKeeper(kube)
         self._resources = TopicResources(kube, options.namespaces or None, self._topic_read)
+        self._user_resources = UserResources(kube, options.namespaces or None, self._user_read)
         self._known: set[Ref] = set()  # the Clusters that this operator reconciles
         self.watched = Watched()
         self._topics = TopicReconciler(kube, self._resources, ours=self._is_ours, held_changed=self._held_changed)
+        self._users = UserReconciler(kube, self._user_resources, ours=self._is_ours)
         self._clusters = ClusterReconciler(
             kube,
             self._pages,
@@ -92,6 +99,7 @@ class Operator:
         self.queues = {
             "Cluster": Queue("Cluster", self._clusters, CLUSTER_WORKERS),
             "Topic": Queue("Topic", self._topics, TOPIC_WORKERS, of="Topics of the Cluster"),
+            "User": Queue("User", self._users, USER_WORKERS, of="Users of the Cluster"),
         }
         self._access = Access(kube, options.namespaces)
         self._lease = (
@@ -135,6 +143,7 @@ class Operator:
             if lease is not None:
                 await lease.release()
             self._topics.close()
+            self._users.close()
             self._clusters.close()
             await self._pages.close()
             await self._etcd.close()
@@ -230,7 +239,7 @@ class Operator:
     async def _undefined(self) -> list[str]:
         """The operator's kinds that aren't defined in Kubernetes."""
         namespace = min(self._options.namespaces, default="")
-        return [kind for kind in ("Cluster", "Topic") if not await self._kube.knows(kind, namespace)]
+        return [kind for kind in KINDS if not await self._kube.knows(kind, namespace)]
 
     def _registry(self) -> kopf.OperatorRegistry:
         registry = kopf.OperatorRegistry()
@@ -247,6 +256,10 @@ class Operator:
         async def topic(type: str | None, body: kopf.Body, **_: Any) -> None:
             self._topic_seen(type, body)
 
+        @kopf.on.event(GROUP, VERSION, "users", registry=registry)
+        async def user(type: str | None, body: kopf.Body, **_: Any) -> None:
+            self._user_seen(type, body)
+
         async def owned(body: kopf.Body, **_: Any) -> None:
             self._owned_seen(body)
 
@@ -259,14 +272,21 @@ class Operator:
         gone = event == "DELETED"
         self.watched.told(("Cluster", *key), body["metadata"]["resourceVersion"], gone=gone)
         (self._known.discard if gone else self._known.add)(key)
-        self.queues["Cluster"].add(key)
-        self.queues["Topic"].add(key)
+        for queue in self.queues.values():
+            queue.add(key)
 
     def _topic_seen(self, event: str | None, body: Mapping[str, Any]) -> None:
-        self.watched.told(("Topic", *ref_of(body)), body["metadata"]["resourceVersion"], gone=event == "DELETED")
-        key = self._resources.seen(event, body)
+        self._seen(self._resources, event, body)
+
+    def _user_seen(self, event: str | None, body: Mapping[str, Any]) -> None:
+        self._seen(self._user_resources, event, body)
+
+    def _seen(self, resources: Resources[Any], event: str | None, body: Mapping[str, Any]) -> None:
+        version = body["metadata"]["resourceVersion"]
+        self.watched.told((resources.kind, *ref_of(body)), version, gone=event == "DELETED")
+        key = resources.seen(event, body)
         if key is not None and (key in self._known or not self._options.selector):
-            self.queues["Topic"].add(key, GATHERED_S)
+            self.queues[resources.kind].add(key, GATHERED_S)
 
     def _owned_seen(self, body: Mapping[str, Any]) -> None:
         meta = body["metadata"]
@@ -293,6 +313,9 @@ class Operator:
 
     def _topic_read(self, ref: Ref, version: str) -> None:
         self.watched.read(("Topic", *ref), version)
+
+    def _user_read(self, ref: Ref, version: str) -> None:
+        self.watched.read(("User", *ref), version)
 
 
 async def operate(options: Options) -> NoReturn:

@@ -1,22 +1,24 @@
-"""Certificates for an etcd that the operator runs: a certificate authority, a pair for members, a pair for clients.
+"""Certificate authorities and the pairs that they sign, for etcd, for brokers and for clients.
 
-A pair is a certificate and its key. There are two Secrets: one with the authority's key, which no pod mounts, and one
-with the pairs and the trusted certificates. A pair is renewed when a third of its lifetime is left. etcd reads a new
-pair by itself; brokers are restarted for it, one after the other.
+A pair is a certificate and its key. An authority's Secret has its certificate and its key, and no pod mounts it; pairs
+and trusted certificates stand in other Secrets. A pair is renewed when a third of its lifetime is left.
 
-The authority is renewed when a third of its lifetime is left, in steps each of which waits for the one before:
+An authority is renewed when a third of its lifetime is left, or a time before its end that the spec says, in steps each
+of which waits for the one before:
 
-1. The operator makes a successor, whose certificate is added to the trusted certificates. Members and brokers read at
-   their start which authorities they trust, so all are restarted, one after the other.
+1. The operator makes a successor, whose certificate is added to the trusted certificates.
 2. Once all pods trust the successor, it signs new pairs, and the key of its predecessor is dropped. The predecessor's
-   certificate is still trusted, because the old pairs are in use until all pods were restarted for the new ones.
-3. The predecessor stays trusted until there is another successor, because to stop trusting it would cost another round
-   of restarts.
+   certificate is still trusted, because old pairs are in use for a while.
+3. The predecessor is trusted until there is another successor, or until it is forgotten (`without_predecessor`).
+
+etcd's members, and brokers towards etcd, read at their start which authorities they trust, so they are restarted for
+the first step; etcd reads a new pair by itself. Brokers' listeners read both while they run.
 """
 
 from __future__ import annotations
 
 import base64
+import ipaddress
 import ssl
 import tempfile
 from collections.abc import Sequence
@@ -28,7 +30,8 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import pkcs12
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 AUTHORITY_DAYS = 3650
@@ -38,6 +41,7 @@ CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUT
 _PARTS = ("server.crt", "server.key", "client.crt", "client.key")
 
 Secret = dict[str, bytes]
+Purpose = x509.ObjectIdentifier
 
 
 class Issued(NamedTuple):
@@ -46,10 +50,22 @@ class Issued(NamedTuple):
     certificate: bytes
     key: bytes
 
+    @property
+    def store(self) -> bytes:
+        """A key store in PEM format: one text with the key and the certificate."""
+        return self.key + self.certificate
+
+
+def pair_in(store: bytes) -> Issued:
+    """The pair in a key store that `Issued.store` has made; empty texts where it is none."""
+    key, begin, rest = store.partition(b"-----BEGIN CERTIFICATE-----")
+    return Issued(begin + rest, key)
+
 
 @dataclass(frozen=True)
 class Identity:
-    """What a client of etcd needs for TLS: PEM texts, and the DNS name in the certificate of its members."""
+    """What the operator needs for TLS as a client of etcd or of brokers: PEM texts, and the DNS name in the certificate
+    of each member or broker."""
 
     authority: bytes
     certificate: bytes
@@ -57,22 +73,28 @@ class Identity:
     server_name: str
 
     def context(self) -> ssl.SSLContext:
-        """The TLS context for aiohttp. Python reads a pair only from a file, so for a moment the pair is in a file."""
+        """The TLS context of connections."""
         context = ssl.create_default_context(cadata=self.authority.decode())
-        with tempfile.TemporaryDirectory() as folder:
-            pair = Path(folder) / "pair.pem"
-            pair.touch(0o600)
-            pair.write_bytes(self.certificate + self.key)
-            context.load_cert_chain(pair)
+        loaded_into(context, Issued(self.certificate, self.key))
         return context
 
 
-def authority(name: str, now: datetime) -> Secret:
+def loaded_into(context: ssl.SSLContext, pair: Issued) -> None:
+    """Has connections of a TLS context show a pair's certificate. Python reads a pair only from a file, so for a moment
+    the pair is in a file."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "pair.pem"
+        file.touch(0o600)
+        file.write_bytes(pair.certificate + pair.key)
+        context.load_cert_chain(file)
+
+
+def authority(name: str, now: datetime, days: int = AUTHORITY_DAYS) -> Secret:
     """The data of a new authority: tls.crt and tls.key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = _named(f"{name[:40]} authority {now:%Y-%m-%d}")
     certificate = (
-        _begun(subject, subject, key, now, now + timedelta(days=AUTHORITY_DAYS))
+        _begun(subject, subject, key, now, now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(key_cert_sign=True), critical=True)
         .sign(key, hashes.SHA256())
@@ -80,36 +102,83 @@ def authority(name: str, now: datetime) -> Secret:
     return {"tls.crt": _pem(certificate), "tls.key": _key_pem(key)}
 
 
-def tended(by: Secret, name: str, now: datetime, *, known: bool) -> Secret:
+def tended(
+    by: Secret,
+    name: str,
+    now: datetime,
+    *,
+    known: bool,
+    days: int = AUTHORITY_DAYS,
+    ahead_days: int | None = None,
+    asked: bool = False,
+) -> Secret:
     """The authority's data after the step that is due now; the same data where no step is due.
 
-    `known`: whether all pods trust all certificates in these data.
+    `known`: whether everybody who has to trusts all certificates in these data; `days`: the lifetime of a new
+    authority; `ahead_days`: how long before its end an authority gets a successor (None: a third of its lifetime);
+    `asked`: a person asks for a successor now.
     """
+    if not signs(by) and "next.crt" in by:
+        return {**successor(by), "before.crt": by["before.crt"]} if known else by
     try:
         certificate = x509.load_pem_x509_certificate(by["tls.crt"])
         serialization.load_pem_private_key(by["tls.key"], None)
     except (KeyError, ValueError):
-        return authority(name, now)
+        return authority(name, now, days)
     over = now >= certificate.not_valid_after_utc
     if "next.crt" in by:
         if not known and not over:
             return by
         return {"tls.crt": by["next.crt"], "tls.key": by["next.key"], "before.crt": by["tls.crt"]}
     if over:
-        return authority(name, now)
-    if not _due(certificate, now):
+        return authority(name, now, days)
+    if not asked and not _due(certificate, now, ahead_days):
         return by
-    successor = authority(name, now)
-    present = {part: by[part] for part in ("tls.crt", "tls.key")}
-    return {**present, "next.crt": successor["tls.crt"], "next.key": successor["tls.key"]}
+    return {part: by[part] for part in ("tls.crt", "tls.key")} | _next(authority(name, now, days))
+
+
+def lost(trust: bytes, name: str, now: datetime, days: int) -> Secret:
+    """The data of an authority whose Secret is lost: nothing signs, until everybody trusts the successor beside the
+    certificates that are trusted now (PEM)."""
+    return {"before.crt": trust, **_next(authority(name, now, days))}
+
+
+def signs(by: Secret) -> bool:
+    """Whether there is an authority that can sign now."""
+    return "tls.key" in by
+
+
+def _next(by: Secret) -> Secret:
+    return {"next.crt": by["tls.crt"], "next.key": by["tls.key"]}
+
+
+def without_predecessor(by: Secret) -> Secret:
+    """The authority's data without its predecessor, which isn't trusted any more."""
+    return {part: content for part, content in by.items() if part != "before.crt"}
+
+
+def successor(by: Secret) -> Secret:
+    """The authority that is to sign next, as an authority that signs now. There has to be one."""
+    return {"tls.crt": by["next.crt"], "tls.key": by["next.key"]}
+
+
+def made_at(certificate: bytes) -> datetime:
+    """When the operator made a certificate (PEM)."""
+    return x509.load_pem_x509_certificate(certificate).not_valid_before_utc + AHEAD
+
+
+def expires_at(text: bytes) -> datetime:
+    """The end of the certificate in a PEM text that is valid the longest."""
+    return max(certificate.not_valid_after_utc for certificate in x509.load_pem_x509_certificates(text))
 
 
 def trusted(by: Secret) -> bytes:
-    """The certificates of the authority, its successor and its predecessor.
+    """The certificates of the authority, its successor and its predecessor, and the root of an authority from
+    elsewhere.
 
     They are sorted, so that the text doesn't change when the successor becomes the authority.
     """
-    return b"".join(sorted(by[part] for part in ("tls.crt", "next.crt", "before.crt") if part in by))
+    return b"".join(sorted({by[part] for part in ("tls.crt", "next.crt", "before.crt", "ca.crt") if part in by}))
 
 
 def pairs(by: Secret, found: Secret, name: str, hosts: list[str], now: datetime) -> Secret:
@@ -124,6 +193,28 @@ def pairs(by: Secret, found: Secret, name: str, hosts: list[str], now: datetime)
         client = issued(by, f"{name} client", now)
         kept = dict(zip(_PARTS, (both.certificate, both.key, client.certificate, client.key), strict=True))
     return {"ca.crt": trusted(by), **kept}
+
+
+def trust_store(certificates: bytes, password: str) -> bytes:
+    """A trust store of the type PKCS12, which Java reads, with these certificates (PEM)."""
+    entries = [
+        pkcs12.PKCS12Certificate(certificate, f"ca-{number}".encode())
+        for number, certificate in enumerate(x509.load_pem_x509_certificates(certificates))
+    ]
+    return pkcs12.serialize_java_truststore(entries, serialization.BestAvailableEncryption(password.encode()))
+
+
+def problem_of_pair(pair: Issued) -> str:
+    """Why a pair from elsewhere can't be used; empty if it can."""
+    try:
+        certificate = x509.load_pem_x509_certificates(pair.certificate)[0]
+        key = serialization.load_pem_private_key(pair.key, None)
+    except (ValueError, TypeError, IndexError):
+        return "tls.crt and tls.key aren't a certificate and a key without password, both as PEM texts"
+    same = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    if certificate.public_key().public_bytes(*same) != key.public_key().public_bytes(*same):
+        return "tls.key isn't the key of the certificate in tls.crt"
+    return ""
 
 
 def _usable(by: Secret, found: Secret, hosts: list[str], now: datetime) -> bool:
@@ -142,9 +233,17 @@ def usable(by: Secret, pair: Issued, now: datetime, *, hosts: Sequence[str] = ()
         certificate = x509.load_pem_x509_certificate(pair.certificate)
         serialization.load_pem_private_key(pair.key, None)
         certificate.verify_directly_issued_by(issuer)
-        return sorted(_hosts(certificate)) == sorted(hosts) and not _due(certificate, now)
+        return sorted(_hosts(certificate)) == sorted(hosts) and not _due(certificate, now, None)
     except (KeyError, ValueError, InvalidSignature):
         return False
+
+
+def hosts_of(certificate: bytes) -> list[str]:
+    """The DNS names and IP addresses in a certificate (PEM); empty where it can't be read."""
+    try:
+        return _hosts(x509.load_pem_x509_certificate(certificate))
+    except ValueError:
+        return []
 
 
 def _hosts(certificate: x509.Certificate) -> list[str]:
@@ -152,13 +251,21 @@ def _hosts(certificate: x509.Certificate) -> list[str]:
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return []
-    return names.get_values_for_type(x509.DNSName)
+    return [*names.get_values_for_type(x509.DNSName), *map(str, names.get_values_for_type(x509.IPAddress))]
 
 
-def _due(certificate: x509.Certificate, now: datetime) -> bool:
-    """Whether at most a third of a certificate's lifetime is left."""
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _due(certificate: x509.Certificate, now: datetime, ahead_days: int | None) -> bool:
+    """Whether a certificate's end is at most so many days away; for None, a third of its lifetime."""
     until = certificate.not_valid_after_utc
-    return now >= until - (until - certificate.not_valid_before_utc) / 3
+    third = (until - certificate.not_valid_before_utc) / 3
+    return now >= until - (third if ahead_days is None else timedelta(days=ahead_days))
 
 
 def decoded(secret: dict[str, object] | None) -> Secret:
@@ -179,27 +286,30 @@ def issued(
     now: datetime,
     *,
     hosts: Sequence[str] = (),
-    purposes: Sequence[x509.ObjectIdentifier] = (CLIENT,),
+    purposes: Sequence[Purpose] = (CLIENT,),
     days: int = PAIR_DAYS,
+    organization: str = "",
 ) -> Issued:
-    """A new pair that the authority signs: its subject is CN=`name`, its DNS names are `hosts`. It ends with the
-    authority at the latest."""
+    """A new pair that the authority signs: its subject is CN=`name` (and O=`organization`), its alternative names are
+    `hosts`, which are DNS names and IP addresses. It ends with the authority at the latest. An authority that isn't a
+    root adds its own certificate."""
     issuer = x509.load_pem_x509_certificate(by["tls.crt"])
     issuer_key = serialization.load_pem_private_key(by["tls.key"], None)
-    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey)
     key = ec.generate_private_key(ec.SECP256R1())
     until = min(now + timedelta(days=days), issuer.not_valid_after_utc)
     builder = (
-        _begun(_named(name), issuer.subject, key, now, until)
+        _begun(_named(name, organization), issuer.subject, key, now, until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
     )
     if hosts:
-        names = x509.SubjectAlternativeName([x509.DNSName(host) for host in hosts])
+        names = x509.SubjectAlternativeName([_general_name(host) for host in hosts])
         builder = builder.add_extension(names, critical=False)
-    return Issued(_pem(builder.sign(issuer_key, hashes.SHA256())), _key_pem(key))
+    chain = b"" if issuer.subject == issuer.issuer else by["tls.crt"]
+    return Issued(_pem(builder.sign(issuer_key, hashes.SHA256())) + chain, _key_pem(key))
 
 
 def _begun(
@@ -217,8 +327,9 @@ def _begun(
     )
 
 
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+def _named(name: str, organization: str = "") -> x509.Name:
+    within = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)] if organization else []
+    return x509.Name([*within, x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 
 def _usage(*, key_cert_sign: bool = False, digital_signature: bool = False) -> x509.KeyUsage:

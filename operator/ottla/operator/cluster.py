@@ -33,10 +33,11 @@ from ottla.operator.found import Found
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, condition, going, ref_of
 from ottla.operator.parts import Part, carry_out, checked
-from ottla.operator.plan import broker_pods, disruption, etcd_pods, names, network, services
+from ottla.operator.plan import broker_pods, disruption, etcd_pods, links, names, network, services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, not_looked_at, part_condition, refused
 from ottla.operator.plan.endpoints import endpoint_slices
+from ottla.operator.plan.etcd_tls import with_etcd_tls
 from ottla.operator.plan.external import noted_ports
 from ottla.operator.plan.observed import restarted_for
 from ottla.operator.plan.pool_ids import within_free_ids
@@ -47,9 +48,11 @@ from ottla.operator.racks import tell_racks
 from ottla.operator.resizing import Resizing
 from ottla.operator.rolling import Rolling
 from ottla.operator.scaling import noted
+from ottla.operator.security import Security
 from ottla.operator.spec.cluster import Cluster, Defaults, Etcd, parse_cluster
 from ottla.operator.spec.spec_error import SpecError
 from ottla.operator.status import INVALID, Condition, Trouble
+from ottla.operator.trust_probe import TrustProbe
 from ottla.operator.turns import ListClusters, Turns, Upgrades
 from ottla.operator.visit import Visit, leaving
 
@@ -82,6 +85,7 @@ class ClusterReconciler:
         again: Callable[[Ref], None] = lambda _: None,
         read: Callable[[Ref, str], None] = lambda key, version: None,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
+        probe: TrustProbe | None = None,
     ) -> None:
         """`topics_held`: returns the condition about a Cluster's topics that wait for a person, or None; `ours`:
         whether this operator reconciles a Cluster; `clusters`: lists the Clusters that this operator reconciles (if
@@ -93,6 +97,7 @@ class ClusterReconciler:
         self._turns = Turns(clusters or (lambda: kube.list("Cluster")), again)
         self._upgrades = Upgrades(self._turns, defaults)
         self._absences = Absences()
+        self._security = Security(kube, probe or TrustProbe())
         self._exposure = Exposure(kube)
         self._sets = BrokerSets(kube)
         self._resizing = Resizing(kube)
@@ -113,7 +118,7 @@ class ClusterReconciler:
     def _table(self) -> tuple[Part[Visit], ...]:
         """The parts of a reconcile, in their order."""
         etcd, exposure, rolling, brokers = self._etcd, self._exposure, self._rolling, self._administration
-        pods_need = ("Certificates", "BrokerConfig", "BrokerService", "Metadata")
+        pods_need = ("Certificates", "BrokerCertificates", "BrokerConfig", "BrokerService", "Metadata")
         return checked(
             [
                 Part("Certificates", self._certify),
@@ -123,7 +128,8 @@ class ClusterReconciler:
                 Part("ExternalServices", exposure.keep, plans=exposure.wanted),
                 Part("SharedEndpoints", _shared_endpoints, plans=_endpoint_slices, reads=True),
                 Part("ListenerAddresses", exposure.look, reads=True),
-                _applied("ClientConfig", _client_config, ("ListenerAddresses",)),
+                Part("BrokerCertificates", self._security.keep),
+                _applied("ClientConfig", _client_config, ("ListenerAddresses", "BrokerCertificates")),
                 _applied("BrokerConfig", lambda visit: [broker_pods.config_map(visit.cluster)]),
                 _applied("NetworkPolicies", _policies),
                 _of_etcd("EtcdState", etcd.look, reads=True),
@@ -202,14 +208,23 @@ class ClusterReconciler:
         with suppress(KubeError):  # the part Brokers reports such an error, and makes no pods
             claims = found.by_name("PersistentVolumeClaim", BROKER)
         cluster, held_back = within_free_ids(cluster, sets, pods, claims)
+        standing = links.standing(found.all("StatefulSet"), found.all("Pod"))
+        aim = links.aim(cluster.internal_tls, standing)
+        cluster = replace(cluster, links=links.next_stage(aim, standing))
+        volumes: list[Object] = []
+        with suppress(KubeError):  # while claims can't be read, no StatefulSet is applied
+            volumes = found.all("PersistentVolumeClaim")
+        cluster, misfit = with_etcd_tls(cluster, found.all("StatefulSet"), found.all("Pod"), volumes)
         findings = Findings(
-            refusal=refusal,
+            refusal=refusal or misfit,
             topics_held=self._topics_held(cluster.ref),
             scaling=noted(cluster, status),
             node_ports=noted_ports(status),
             operator=noted_release(status),
             strays=found.strays,
             held_back=held_back,
+            encrypted_links=standing.encrypted_everywhere and cluster.links.encrypted_open,
+            links_change="" if cluster.paused else links.progress(aim, cluster.links, standing),
         )
 
         async def tell(reason: str, message: str) -> None:
@@ -221,6 +236,7 @@ class ClusterReconciler:
         cluster = replace(cluster, leaving=len(gone), restart=restart)
         visit = Visit(resource, cluster, spec, found, findings, now, tell, gone)
         visit.existed = visit.pod_names()
+        visit.encrypted_somewhere = any(stage.encrypted_open for stage in (cluster.links, *standing.known))
         visit.absent_since = self._absences.look(cluster.ref, found.all("StatefulSet"), found.all("Pod"), now)
         with suppress(KubeError):  # the part FollowedSpec reports such an error
             visit.followed = found.get("ConfigMap", names.followed(cluster.name))
@@ -361,7 +377,7 @@ def _etcd_config(visit: Visit) -> Iterable[Object]:
 
 
 def _client_config(visit: Visit) -> Iterable[Object]:
-    return [services.client_config(visit.cluster, visit.findings.bootstrap)]
+    return [services.client_config(visit.cluster, visit.findings.bootstrap, visit.trust)]
 
 
 def _endpoint_slices(visit: Visit) -> Iterable[Object]:

@@ -84,7 +84,7 @@ class Emptying:
         for number, pod in visit.broker_pods().items():
             if number in visit.draining and is_ready(pod) and _present_cordon(visit, number):
                 with refusals.gathered():
-                    await self._lift_cordon(pod)
+                    await self._lift_cordon(visit, pod)
         for pool in visit.cluster.pools:
             for broker in _brokers(visit, pool):
                 if broker.leaves or ordinal(broker.pod) in visit.draining:
@@ -95,11 +95,11 @@ class Emptying:
                         await self._delete_emptied(visit, broker)
         refusals.told()
 
-    async def _lift_cordon(self, pod: Object) -> None:
+    async def _lift_cordon(self, visit: Visit, pod: Object) -> None:
         """Resets `cordoned.log.dirs` of a broker that is being drained before its removal. The broker gets no new
         replicas anyway. But the setting belongs to the broker's id, so that a later broker of this id would begin with
         the cordon."""
-        admin = admin_of(address(pod))
+        admin = admin_of(address(pod), visit.link)
         try:
             await self._cordon(admin, ordinal(pod), "")
         except Unreachable:
@@ -131,7 +131,7 @@ class Emptying:
         for volume in broker.stays:
             if annotation(broker.claims[volume], EMPTIED_FOR):
                 await self._note(visit, broker, volume, "")
-        admin = admin_of(address(broker.pod))
+        admin = admin_of(address(broker.pod), visit.link)
         try:
             if present != wanted:
                 await self._cordon(admin, ordinal(broker.pod), wanted)

@@ -31,13 +31,13 @@ async def certified(
     known = mounted.get("ca.crt") == certificates.trusted(present) and _everybody_read(found, mounted)
     authority = certificates.tended(present, name, now, known=known)
     if authority != present:
-        await found.apply(etcd_pods.secret(cluster, names_of[0], certificates.encoded(authority)))
+        await found.apply(names.secret(cluster, names_of[0], etcd_pods.ETCD, certificates.encoded(authority)))
         if present:
             signs = "is added, and signs once all pods trust it" if "next.crt" in authority else "signs"
             await tell("AuthorityRenewed", f"a new authority for etcd's certificates {signs}")
     pairs = certificates.pairs(authority, mounted, name, hosts, now)
     if pairs != mounted:
-        await found.apply(etcd_pods.secret(cluster, names_of[1], certificates.encoded(pairs)))
+        await found.apply(names.secret(cluster, names_of[1], etcd_pods.ETCD, certificates.encoded(pairs)))
         if pairs["client.crt"] != mounted.get("client.crt"):
             await tell("CertificatesMade", "etcd and its clients have new certificates")
     trust = replace(etcd, trust=_read_by_members(pairs))

@@ -16,6 +16,7 @@ from ottla.net.admin import BROKER as BROKER_RESOURCE
 from ottla.operator.found import Found
 from ottla.operator.kafka import admin_of, said
 from ottla.operator.kube import Kube, KubeError
+from ottla.operator.link import Link
 from ottla.operator.objects import Object, Ref, ref_of
 from ottla.operator.plan import external, names, services
 from ottla.operator.plan.external import (
@@ -129,7 +130,9 @@ class Exposure:
             for broker, pod in pods.items()
         }
 
-    async def tell(self, pods: Mapping[int, Object], addresses: Mapping[int, Mapping[str, str]], event: Tell) -> str:
+    async def tell(
+        self, pods: Mapping[int, Object], addresses: Mapping[int, Mapping[str, str]], link: Link, event: Tell
+    ) -> str:
         """Tells each broker its changed addresses. Returns a sentence about the first broker that has no address yet or
         refuses its addresses; empty where all brokers have been told.
 
@@ -141,7 +144,7 @@ class Exposure:
             if not listeners or not is_ready(pods[broker]) or self._told.get(pod) == (uid, wanted):
                 continue
             # Only the broker itself accepts settings for that broker alone.
-            admin = admin_of(pod_address(pods[broker]))
+            admin = admin_of(pod_address(pods[broker]), link)
             try:
                 present = (await admin.settings(BROKER_RESOURCE, str(broker))).get(ADDRESSES, "")
                 if present != wanted:

@@ -138,6 +138,12 @@ class Found:
         self.applied.add((kind, name))
         return done
 
+    async def keep_secret(self, wanted: Object, present: Object | None) -> None:
+        """Applies a Secret, unless the `present` one, as it was just read, is the Cluster's own and has the wanted
+        data. Raises NameTaken, Awaited, KubeError."""
+        if present is None or not self.owns(present) or (present.get("data") or {}) != wanted["data"]:
+            await self.apply(wanted)
+
     async def annotate(self, kind: str, item: Object, name: str, value: str) -> None:
         """Annotates an object, if it hasn't changed since it was read. Raises KubeError."""
         meta = item["metadata"]

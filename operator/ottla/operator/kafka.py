@@ -30,14 +30,14 @@ from ottla.net.admin import (
 )
 from ottla.net.names import Address, parse_bootstrap
 from ottla.net.peer import Peer
-from ottla.net.streams import Connect, Stream, connect_tcp
+from ottla.net.streams import Connect
 from ottla.operator.kafka_loads import Loads, ask_loads
 from ottla.operator.kafka_throttles import ask_throttled_by_hand
+from ottla.operator.link import PLAIN, Link
 from ottla.operator.objects import OPERATOR, Ref
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, KafkaPartition, KafkaTopic, Move
 from ottla.operator.plan.volumes import LogDirectory
 from ottla.operator.queue import Retry, why
-from ottla.operator.spec.cluster import REPLICATION_PORT
 from ottla.placement import PartitionName
 from ottla.protocol.errors import ErrorCode, KafkaError, ProtocolError
 from ottla.settings.alteration import Operation
@@ -48,7 +48,6 @@ CREATE_PARTITIONS, REASSIGN, LIST_MOVES = (37, 3), (45, 0), (46, 0)
 DESCRIBE_LOG_DIRS, ALTER_REPLICA_LOG_DIRS = (35, 5), (34, 2)
 _GONE = (ErrorCode.replica_not_available, ErrorCode.unknown_topic_or_partition)
 REQUEST_MS = 30_000
-CONNECT_S_MAX = 5.0  # a bound, because an address where nothing listens yet may give no answer at all
 DESCRIBED_AT_ONCE = 500
 CHANGED_AT_ONCE = 100
 PARTITIONS_AT_ONCE = 1_000
@@ -63,18 +62,13 @@ class Unreachable(Retry):
     """No broker answered. The request may have been carried out or not."""
 
 
-async def _connected(host: str, port: int) -> Stream:
-    async with asyncio.timeout(CONNECT_S_MAX):
-        return await connect_tcp(host, port)
-
-
 class KafkaAdmin:
     """A client of one cluster's brokers. Several tasks may use it; the client sends one request after the other.
 
     Methods raise Unreachable if no broker answers.
     """
 
-    def __init__(self, bootstrap: str, connect: Connect = _connected) -> None:
+    def __init__(self, bootstrap: str, connect: Connect = PLAIN.connect) -> None:
         """`bootstrap`: host:port, several separated by commas."""
         self.bootstrap = bootstrap
         self._connect = connect
@@ -88,11 +82,11 @@ class KafkaAdmin:
 
     async def cluster_id(self) -> str:
         """The cluster's id, which brokers and their volumes have in common; empty if the broker doesn't know it yet."""
-        return str((await self._ask(METADATA, {"topics": [], "allow_auto_topic_creation": False})).cluster_id or "")
+        return str((await self.send(METADATA, {"topics": [], "allow_auto_topic_creation": False})).cluster_id or "")
 
     async def look(self, *, internal: bool = False) -> KafkaCluster:
         """The brokers and all topics, with their moves and their own settings. `internal`: with internal topics."""
-        metadata = await self._ask(METADATA, {"topics": None, "allow_auto_topic_creation": False})
+        metadata = await self.send(METADATA, {"topics": None, "allow_auto_topic_creation": False})
         moves = await self._moves()
         known = [
             topic
@@ -128,7 +122,7 @@ class KafkaAdmin:
         return await ask_throttled_by_hand(await self._addresses(), self._connect)
 
     async def _addresses(self) -> dict[int, tuple[str, int]]:
-        metadata = await self._ask(METADATA, {"topics": [], "allow_auto_topic_creation": False})
+        metadata = await self.send(METADATA, {"topics": [], "allow_auto_topic_creation": False})
         return {broker.node_id: (broker.host, broker.port) for broker in metadata.brokers}
 
     async def create(self, steps: Sequence[Create]) -> Refusals:
@@ -145,7 +139,7 @@ class KafkaAdmin:
                 }
                 for step in batch
             ]
-            answer = await self._ask(CREATE_TOPICS, {"topics": topics, "timeout": REQUEST_MS, "validate_only": False})
+            answer = await self.send(CREATE_TOPICS, {"topics": topics, "timeout": REQUEST_MS, "validate_only": False})
             done.update((str(topic.name), refusal(topic)) for topic in answer.topics)
         return done
 
@@ -165,7 +159,7 @@ class KafkaAdmin:
 
     async def settings(self, kind: int, name: str) -> dict[str, str]:
         """The dynamic settings of all brokers (BROKER and no name), or of another resource. Raises KafkaError."""
-        (result,) = (await self._ask(DESCRIBE_CONFIGS, settings_wanted(kind, [name]))).results
+        (result,) = (await self.send(DESCRIBE_CONFIGS, settings_wanted(kind, [name]))).results
         if (refused := refusal(result)) is not None:
             raise refused
         return {str(entry.name): str(entry.value or "") for entry in result.configs}
@@ -176,7 +170,7 @@ class KafkaAdmin:
         found: dict[int, dict[str, str]] = {}
         for some in slices(sorted(brokers), DESCRIBED_AT_ONCE):
             message = settings_wanted(BROKER, map(str, some), [OVERRIDES])
-            for result in (await self._ask(DESCRIBE_CONFIGS, message)).results:
+            for result in (await self.send(DESCRIBE_CONFIGS, message)).results:
                 if result.error_code == ErrorCode.invalid_request or not (result.error_code or result.configs):
                     return None
                 if (refused := refusal(result)) is not None:
@@ -191,7 +185,7 @@ class KafkaAdmin:
         for batch in slices(steps, CHANGED_AT_ONCE):
             topics = [{"name": step.topic, "count": step.partitions, "assignments": None} for step in batch]
             message = {"topics": topics, "timeout": REQUEST_MS, "validate_only": False}
-            answer = await self._ask(CREATE_PARTITIONS, message)
+            answer = await self.send(CREATE_PARTITIONS, message)
             done.update((str(result.name), refusal(result)) for result in answer.results)
         return done
 
@@ -209,7 +203,7 @@ class KafkaAdmin:
                 }
                 for step in batch
             ]
-            answer = await self._ask(REASSIGN, {"topics": topics, "timeout": REQUEST_MS})
+            answer = await self.send(REASSIGN, {"topics": topics, "timeout": REQUEST_MS})
             if answer.error_code != ErrorCode.none:
                 raise Unreachable(f"the moves were refused: {answer.error_message or answer.error_code.name}")
             for topic in answer.responses:
@@ -219,7 +213,7 @@ class KafkaAdmin:
 
     async def log_directories(self) -> list[LogDirectory]:
         """The log directories of the broker that answers."""
-        answer = await self._ask(DESCRIBE_LOG_DIRS, {"topics": None})
+        answer = await self.send(DESCRIBE_LOG_DIRS, {"topics": None})
         return [_log_directory(result) for result in answer.results]
 
     async def move_to_directories(self, moves: Mapping[str, Sequence[PartitionName]]) -> None:
@@ -232,7 +226,7 @@ class KafkaAdmin:
                 by_topic.setdefault(topic, []).append(index)
             topics = [{"name": topic, "partitions": indexes} for topic, indexes in by_topic.items()]
             dirs.append({"path": path, "topics": topics})
-        for result in (await self._ask(ALTER_REPLICA_LOG_DIRS, {"dirs": dirs})).results:
+        for result in (await self.send(ALTER_REPLICA_LOG_DIRS, {"dirs": dirs})).results:
             for partition in result.partitions:
                 if partition.error_code not in (ErrorCode.none, *_GONE):
                     raise KafkaError(
@@ -245,14 +239,14 @@ class KafkaAdmin:
         for batch in slices(steps, CHANGED_AT_ONCE):
             names = {step.id: step.topic for step in batch}
             topics = [{"name": None, "topic_id": topic_id} for topic_id in names]
-            answer = await self._ask(DELETE_TOPICS, {"topics": topics, "timeout": REQUEST_MS})
+            answer = await self.send(DELETE_TOPICS, {"topics": topics, "timeout": REQUEST_MS})
             for response in answer.responses:
                 gone = response.error_code == ErrorCode.unknown_topic_id
                 done[names[response.topic_id]] = None if gone else refusal(response)
         return done
 
     async def _moves(self) -> dict[tuple[str, int], Any]:
-        answer = await self._ask(LIST_MOVES, {"timeout": REQUEST_MS, "topics": None})
+        answer = await self.send(LIST_MOVES, {"timeout": REQUEST_MS, "topics": None})
         if answer.error_code != ErrorCode.none:
             raise Unreachable(f"the moves can't be listed: {answer.error_message or answer.error_code.name}")
         return {
@@ -264,7 +258,7 @@ class KafkaAdmin:
     async def _overrides(self, names: Sequence[str]) -> dict[str, dict[str, str]]:
         found: dict[str, dict[str, str]] = {}
         for some in slices(names, DESCRIBED_AT_ONCE):
-            for result in (await self._ask(DESCRIBE_CONFIGS, settings_wanted(TOPIC, some, [OVERRIDES]))).results:
+            for result in (await self.send(DESCRIBE_CONFIGS, settings_wanted(TOPIC, some, [OVERRIDES]))).results:
                 if result.error_code == ErrorCode.none:
                     if not result.configs:
                         raise Unreachable("the brokers are older than the operator: they don't know ottla.overrides")
@@ -279,10 +273,11 @@ class KafkaAdmin:
             ]
             for name, (given, reset) in changes.items()
         }
-        answer = await self._ask(ALTER_CONFIGS, settings_altered(kind, edits))
+        answer = await self.send(ALTER_CONFIGS, settings_altered(kind, edits))
         return {str(response.resource_name): refusal(response) for response in answer.responses}
 
-    async def _ask(self, api: tuple[int, int], message: Mapping[str, Any]) -> Any:
+    async def send(self, api: tuple[int, int], message: Mapping[str, Any]) -> Any:
+        """Sends `message` as a request of `api` (key, version) to a broker, and returns the answer."""
         async with self._one_at_a_time:
             failures = []
             for peer in list(self._peers):
@@ -298,21 +293,23 @@ class KafkaAdmins:
     """One client for each of several clusters, made when it is first asked for."""
 
     def __init__(self) -> None:
-        self._admins: dict[Ref, KafkaAdmin] = {}
+        self._admins: dict[Ref, tuple[str, Link, KafkaAdmin]] = {}
 
-    def get(self, cluster: Ref, bootstrap: str) -> KafkaAdmin:
-        """The cluster's client; a new one if its bootstrap address has changed."""
-        admin = self._admins.get(cluster)
-        if admin is None or admin.bootstrap != bootstrap:
-            self.forget(cluster)
-            admin = self._admins[cluster] = KafkaAdmin(bootstrap)
+    def get(self, cluster: Ref, bootstrap: str, link: Link) -> KafkaAdmin:
+        """The cluster's client; a new one if its bootstrap address or the way to connect has changed."""
+        known = self._admins.get(cluster)
+        if known is not None and known[:2] == (bootstrap, link):
+            return known[2]
+        self.forget(cluster)
+        admin = KafkaAdmin(bootstrap, link.connect)
+        self._admins[cluster] = bootstrap, link, admin
         return admin
 
     def forget(self, cluster: Ref) -> None:
         """Ends the connection to a cluster."""
-        admin = self._admins.pop(cluster, None)
-        if admin is not None:
-            admin.close()
+        known = self._admins.pop(cluster, None)
+        if known is not None:
+            known[2].close()
 
     def close(self) -> None:
         """Ends the connections to all clusters."""
@@ -320,9 +317,9 @@ class KafkaAdmins:
             self.forget(cluster)
 
 
-def admin_of(host: str) -> KafkaAdmin:
+def admin_of(host: str, link: Link) -> KafkaAdmin:
     """A client of one broker, for requests that only this broker itself can serve. The caller has to close it."""
-    return KafkaAdmin(str(Address(host, REPLICATION_PORT)))
+    return KafkaAdmin(str(Address(host, link.port)), link.connect)
 
 
 def said(error: KafkaError) -> str:

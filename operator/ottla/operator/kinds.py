@@ -17,6 +17,7 @@ class Kind(NamedTuple):
 KINDS = {
     "Cluster": Kind(API_VERSION, "clusters"),
     "Topic": Kind(API_VERSION, "topics"),
+    "User": Kind(API_VERSION, "users"),
     "ConfigMap": Kind("v1", "configmaps"),
     "CustomResourceDefinition": Kind("apiextensions.k8s.io/v1", "customresourcedefinitions"),
     "Event": Kind("v1", "events"),

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
-from ottla.operator.kube import KubeError
-from ottla.operator.objects import Object, Ref, going
+from ottla.operator.definitions import Reader, definition
+from ottla.operator.objects import Ref
 from ottla.operator.plan.orphans import Definition, Disappearances, Orphan, Unreadable, Verdict, orphans
 from ottla.operator.plan.remembered import Remembered
 from ottla.operator.plan.topic import KafkaCluster
@@ -29,13 +29,6 @@ logger = logging.getLogger(__name__)
 
 DEFINITION = "topics.ottla.dev"
 NAMES_TOLD = 5
-
-
-class Reader(Protocol):
-    """The part of `ottla.operator.kube.Kube` that reads objects."""
-
-    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """One object; None where it or its kind doesn't exist."""
 
 
 class _Held(NamedTuple):
@@ -80,32 +73,21 @@ class OrphanedTopics:
         """The verdict about the orphans among a Cluster's topics, and the record of the Topics that Kubernetes has had.
         Raises KubeError."""
         found = self._orphans(key, cluster)
-        definition: Definition | Unreadable | None = Definition("")
+        defined: Definition | Unreadable | None = Definition("")
         if found:
             await self._resources.up_to_date(self._clock(), within_s=0.0)
-            definition = await self._definition()
+            defined = await definition(self._kube, DEFINITION)
             found = self._orphans(key, cluster)
         remembered = await self._memory.read(key, rules.uid)
         owned = sum(read_mark(topic.owner) is not None for topic in cluster.topics.values())
         watch = self._disappearances.setdefault(key, Disappearances())
-        verdict = watch.judge(self._clock(), found, owned, definition, remembered, rules.confirmed)
+        verdict = watch.judge(self._clock(), found, owned, defined, remembered, rules.confirmed)
         self._tell_held(key, verdict)
         return verdict, remembered
 
     def _orphans(self, key: Ref, cluster: KafkaCluster) -> list[Orphan]:
         known = self._resources
         return orphans(cluster.topics.values(), known.of(key), known.vanished, known.answered, known.namespaces)
-
-    async def _definition(self) -> Definition | Unreadable | None:
-        try:
-            found = await self._kube.get("CustomResourceDefinition", "", DEFINITION)
-        except KubeError as error:
-            if error.status == 403:
-                return Unreadable()
-            raise
-        if found is None:
-            return None
-        return Definition(found["metadata"]["creationTimestamp"], going(found))
 
     def _tell_held(self, key: Ref, verdict: Verdict) -> None:
         """Keeps the condition up to date. The condition's message has a token for confirming the deletion, which is

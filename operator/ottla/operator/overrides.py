@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from ottla.operator.kafka import KafkaAdmin, Unreachable, admin_of, said
+from ottla.operator.link import Link
 from ottla.operator.objects import Object
 from ottla.operator.plan.observed import address, is_ready
 from ottla.operator.plan.overrides import changes
@@ -24,9 +25,11 @@ class Told(NamedTuple):
     present: Mapping[int, Mapping[str, str]] | None
 
 
-async def apply_overrides(admin: KafkaAdmin, cluster: Cluster, pods: Mapping[int, Object], tell: Tell) -> Told:
+async def apply_overrides(
+    admin: KafkaAdmin, cluster: Cluster, pods: Mapping[int, Object], link: Link, tell: Tell
+) -> Told:
     """Sets and resets the dynamic settings of each ready broker. `admin`: a client of any broker, because any broker
-    knows the settings of all. Raises Unreachable, KafkaError."""
+    knows the settings of all; `link`: the way to connect to a single one. Raises Unreachable, KafkaError."""
     serving = {broker: pod for broker, pod in pods.items() if is_ready(pod)}
     present = await admin.own_settings(serving)
     if present is None:
@@ -35,7 +38,7 @@ async def apply_overrides(admin: KafkaAdmin, cluster: Cluster, pods: Mapping[int
     waits_for: dict[int, str] = {}
     refusal = ""
     for broker, change in changes(cluster.overrides, present).items():
-        own = admin_of(address(serving[broker]))  # only the broker itself accepts settings for it alone
+        own = admin_of(address(serving[broker]), link)  # only the broker itself accepts settings for it alone
         try:
             await own.configure_brokers(change.given, change.reset, broker=str(broker))
             await tell("SettingsChanged", f"broker {broker}: {change}")

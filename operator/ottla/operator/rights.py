@@ -1,8 +1,9 @@
 """The operator's rights in Kubernetes, with reasons: the source of its chart's rules, and of the doctor's checks. Pure.
 
 The operator has only the rights that it needs. It may read, create and change Secrets, which it finds by name: the
-name stands in a Cluster's spec, or follows from the Cluster's name. It may not list or watch Secrets, because that
-would show it other Secrets. It may not delete Secrets, because Kubernetes deletes them with their Cluster.
+name stands in the spec of a Cluster or User, or follows from its name. It may not list or watch Secrets, because that
+would show it other Secrets. It may not delete Secrets, because Kubernetes deletes them with their Cluster or
+User.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ class Right(NamedTuple):
 
 
 IN_NAMESPACES = (
-    Right(("Cluster", "Topic"), LOOKED_AT),
-    Right(("Cluster", "Topic"), ("patch",), subresource="status"),
+    Right(("Cluster", "Topic", "User"), LOOKED_AT),
+    Right(("Cluster", "Topic", "User"), ("patch",), subresource="status"),
     Right(
         ("Service", "ConfigMap", "PersistentVolumeClaim", "StatefulSet", "PodDisruptionBudget"),
         (*LOOKED_AT, *MADE),
@@ -42,8 +43,8 @@ IN_NAMESPACES = (
     Right(
         ("Secret",),
         ("get", "create", "patch"),
-        "For etcd's certificates, which Kubernetes deletes with their Cluster, and for Secrets that a Cluster "
-        "names for another etcd.",
+        "For the authorities and certificates of etcd, brokers and users, and for users' passwords, which Kubernetes "
+        "deletes with their Cluster or User, and for Secrets that a Cluster or a User names.",
     ),
     Right(
         ("Pod",),
@@ -71,12 +72,12 @@ OF_NO_NAMESPACE = (
     Right(
         ("Namespace",),
         ("list",),
-        "To find the namespaces from which a Cluster takes Topics, if it selects them by labels.",
+        "To find the namespaces from which a Cluster takes Topics and Users, if it selects them by labels.",
     ),
     Right(
         ("CustomResourceDefinition",),
         ("get",),
-        "To find out whether Topics vanished with their definition: then their topics are kept.",
+        "To find out whether Topics or Users vanished with their definition: then what they made in Kafka is kept.",
     ),
 )
 """The rights to objects outside of namespaces. The operator works without them, except for the purpose that each of

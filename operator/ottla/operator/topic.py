@@ -20,7 +20,8 @@ from time import monotonic
 from typing import Any, Protocol
 
 from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, KafkaAdmins, Refusals, Unreachable, said
-from ottla.operator.kube import KubeError
+from ottla.operator.link import ENCRYPTED, Link, bootstrap_of, link_of
+from ottla.operator.namespaces import selected_namespaces
 from ottla.operator.objects import Ref, going, holds
 from ottla.operator.orphaned_topics import OrphanedTopics
 from ottla.operator.plan.orphans import Orphan, Verdict, hold
@@ -48,13 +49,16 @@ from ottla.operator.plan.topic import (
 from ottla.operator.plan.topic_owner import read_mark
 from ottla.operator.plan.topic_status import REPLACING, Outcome
 from ottla.operator.queue import Result, why
+from ottla.operator.records import Keeper
 from ottla.operator.refusals import Refusals as Refused
+from ottla.operator.reports import Reports, Writer
+from ottla.operator.resources import Lister
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 from ottla.operator.spec.topic_rules import TopicRules, parse_topic_rules
 from ottla.operator.status import Condition
-from ottla.operator.topic_memory import Keeper, TopicMemory
-from ottla.operator.topic_reports import TopicReports, Writer, news_of
-from ottla.operator.topic_resources import Lister, TopicResources
+from ottla.operator.topic_memory import TopicMemory
+from ottla.operator.topic_reports import news_of, reports_of
+from ottla.operator.topic_resources import TopicResources
 from ottla.protocol.errors import ErrorCode, KafkaError
 
 logger = logging.getLogger(__name__)
@@ -107,15 +111,15 @@ class TopicReconciler:
         *,
         ours: Callable[[Ref], bool] = lambda _: True,
         held_changed: Callable[[Ref], None] = lambda _: None,
-        bootstrap: Callable[[TopicRules], str] = lambda rules: rules.bootstrap,
+        bootstrap: Callable[[Ref, Link], str] = lambda cluster, link: bootstrap_of(*cluster, link),
         clock: Callable[[], float] = monotonic,
         utc: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         """`ours`: whether this operator reconciles a Cluster; `held_changed` is called when the condition `held` of a
-        Cluster has changed; `bootstrap`: the bootstrap address of a Cluster's brokers."""
+        Cluster has changed; `bootstrap`: the address at which the operator reaches a Cluster's brokers."""
         self._kube = kube
         self._resources = resources
-        self._reports = TopicReports(kube, resources)
+        self._reports = Reports(kube, resources)
         self._ours = ours
         self._bootstrap = bootstrap
         self._clock = clock
@@ -152,7 +156,8 @@ class TopicReconciler:
                 "ClusterNotFound", f"there is no Cluster {key}: create it, or name another Cluster in a new Topic"
             )
             outcomes = {resource: Outcome(False, missing.reason, missing.message) for resource in mine}
-            await self._reports.statuses(outcomes, self._utc())
+            now = self._utc()
+            await self._reports.statuses(reports_of(outcomes, now), now)
             return Result(gone=not mine)
         if not self._ours(key):
             self._admins.forget(key)
@@ -161,7 +166,8 @@ class TopicReconciler:
         if sweep.rules.paused:
             await self._tell_waiting(sweep, mine, "ClusterPaused", f"the Cluster {key} is paused")
             return Result()
-        admin = self._admins.get(key, self._bootstrap(sweep.rules))
+        link = await link_of(self._kube, key, encrypted=bool((found.get("status") or {}).get(ENCRYPTED)))
+        admin = self._admins.get(key, self._bootstrap(key, link), link)
         try:
             cluster = await admin.look()
             verdict, remembered = await self._orphaned.judge(key, sweep.rules, cluster)
@@ -176,7 +182,7 @@ class TopicReconciler:
                 logger.info("topics of %s wait until this Cluster is Ready: %s", key, error)
             return Result(BROKERS_S)
         self._starting.discard(key)
-        await self._reports.statuses(sweep.outcomes, sweep.now)
+        await self._reports.statuses(reports_of(sweep.outcomes, sweep.now), sweep.now)
         sweep.refused.told()
         moving = any(outcome.moving is not None for outcome in sweep.outcomes.values())
         starting = any(outcome.reason == NOT_ENOUGH_BROKERS for outcome in sweep.outcomes.values())
@@ -245,10 +251,10 @@ class TopicReconciler:
         """The resources whose namespace the Cluster takes Topics from. The other resources can't claim a topic's
         name."""
         rules = sweep.rules
-        selected = await self._selected(rules.namespace_labels) if rules.namespace_labels is not None else frozenset()
+        selected = await selected_namespaces(self._kube, rules.namespaces)
         allowed = []
         for resource in mine:
-            if rules.allows(resource.ref.namespace, selected):
+            if rules.namespaces.has(resource.ref.namespace, selected):
                 allowed.append(resource)
                 continue
             sweep.outcomes[resource] = Outcome(
@@ -297,17 +303,6 @@ class TopicReconciler:
         with sweep.refused.gathered():
             await self._memory.remember(remembered, new & there, {*owners, *(resource.uid for resource in mine)})
         return {resource: plan for resource, plan in plans.items() if resource.uid in there or not marks(plan)}
-
-    async def _selected(self, labels: Mapping[str, str]) -> frozenset[str]:
-        """The namespaces with these labels; none if the operator may not list namespaces."""
-        try:
-            text = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
-            namespaces = await self._kube.list("Namespace", labels=text)
-        except KubeError as error:
-            if error.status == 403:
-                return frozenset()
-            raise
-        return frozenset(namespace["metadata"]["name"] for namespace in namespaces)
 
     # ---- changes
 
@@ -434,7 +429,7 @@ class TopicReconciler:
             if not resource.ready or resource.status.get("observedGeneration") != resource.generation
         ]
         outcome = Outcome(False, reason, message, expected=sweep.starting)
-        await self._reports.statuses(dict.fromkeys(waiting, outcome), sweep.now)
+        await self._reports.statuses(reports_of(dict.fromkeys(waiting, outcome), sweep.now), sweep.now)
 
 
 def _reason(error: KafkaError) -> str:

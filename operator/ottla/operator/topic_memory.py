@@ -3,25 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
-from ottla.operator.objects import Object, Ref
+from ottla.operator import records
+from ottla.operator.objects import Ref
 from ottla.operator.plan import names
 from ottla.operator.plan.remembered import Remembered, read_record, record, shortened
-from ottla.operator.refusals import NameTaken
-
-
-class Keeper(Protocol):
-    """The part of `ottla.operator.kube.Kube` that `TopicMemory` needs."""
-
-    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """One object; None where it or its kind doesn't exist."""
-
-    async def create(self, wanted: Object) -> Object:
-        """Creates an object. Raises KubeError (409) if it exists already."""
-
-    async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
-        """Changes an object by a JSON merge patch (RFC 7396), and returns the object."""
+from ottla.operator.records import Keeper
 
 
 class TopicMemory:
@@ -44,19 +31,6 @@ class TopicMemory:
         """
         kept = before.uids & set(map(shortened, named))
         added = set(map(shortened, new)) - before.uids
-        if not added:
-            return
-        if before.is_somebody_elses:
-            name = names.remembered_topics(before.cluster.name)
-            raise NameTaken(
-                f"the ConfigMap {name} exists already and doesn't belong to this Cluster: rename it, or delete it; "
-                "until then Kubernetes remembers no Topics, and a topic is kept when its Topic is deleted"
-            )
-        wanted = record(before.cluster, before.cluster_uid, kept | added)
-        if before.found is None:
-            await self._kube.create(wanted)
-            return
-        meta = wanted["metadata"]
-        seen = {name: before.found["metadata"][name] for name in ("uid", "resourceVersion")}
-        patch = {"metadata": {**seen, "ownerReferences": meta["ownerReferences"]}, "data": wanted["data"]}
-        await self._kube.merge("ConfigMap", meta["namespace"], meta["name"], patch)
+        if added:
+            consequence = "Kubernetes remembers no Topics, and a topic is kept when its Topic is deleted"
+            await records.write(self._kube, before.record, record(before, kept | added), consequence)

@@ -1,36 +1,22 @@
-"""The Topic resources in memory, as the watch reports them, so that a reconcile doesn't have to list thousands.
-
-The watch alone isn't enough to act on: right after the start it has reported only some resources, and it may have
-missed a deletion. So all resources are listed before the first reconcile, now and then, and always before a topic is
-deleted because its resource is missing. If the watch reports a resource while such a list is under way, the watch's
-version of the resource counts as the newer one.
-"""
+"""The Topic resources in memory, and what the operator remembers of the Topics that have vanished."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from ottla.operator.kube import KubeError
-from ottla.operator.objects import Object, Ref, condition, ref_of
+from ottla.operator.objects import Ref, condition
 from ottla.operator.plan.topic_status import REPLACING
+from ottla.operator.resources import Lister, Resources
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource, parse_topic
 
-LISTED_AGAIN_S = 900.0
 VANISHED_MAX = 20_000
 
 
-class Lister(Protocol):
-    """The part of `ottla.operator.kube.Kube` that lists resources."""
+class TopicResources(Resources[TopicResource]):
+    """All Topic resources of the watched namespaces."""
 
-    async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
-        """All objects of a kind, in one namespace or, without one, in all."""
-
-
-class TopicResources:
-    """All Topic resources of the watched `namespaces`. If `namespaces` is None, the operator watches all namespaces."""
+    kind = "Topic"
 
     def __init__(
         self,
@@ -39,91 +25,26 @@ class TopicResources:
         read: Callable[[Ref, str], None] = lambda ref, version: None,
     ) -> None:
         """`read` is called with the version of each resource that a list shows."""
-        self._read = read
-        self.namespaces = namespaces
+        super().__init__(kube, namespaces, read)
         self.vanished: dict[str, DeletionPolicy] = {}  # by uid: the policy that a deleted resource had last
         self.answered: set[str] = set()  # uids of resources whose first seen status had an earlier operator's answer
-        self._kube = kube
-        self._known: dict[Ref, TopicResource] = {}
-        self._told: set[Ref] = set()  # resources that the watch has reported since the present list was requested
-        self._listed_at: float | None = None
-        self._listing = asyncio.Lock()
 
-    def seen(self, event: str | None, body: Mapping[str, Any]) -> Ref | None:
-        """Notes an event of the watch. Returns the Cluster whose topics have to be reconciled; None if only a status
-        changed."""
-        resource = parse_topic(body)
-        before = self._known.get(resource.ref)
-        self._told.add(resource.ref)
-        if event == "DELETED":
-            if before is None or before.uid == resource.uid:
-                self._known.pop(resource.ref, None)
-            self._gone(resource)
-        else:
-            self._met(before, resource)
-            self._known[resource.ref] = resource
-            if before is not None and replace(before, status={}) == replace(resource, status={}):
-                return None
-        return resource.cluster
+    def parsed(self, body: Mapping[str, Any]) -> TopicResource:
+        """Reads a Topic."""
+        return parse_topic(body)
 
-    def of(self, cluster: Ref) -> list[TopicResource]:
-        """The resources that refer to a Cluster."""
-        return [resource for resource in self._known.values() if resource.cluster == cluster]
-
-    def wrote(self, resource: TopicResource, status: Mapping[str, Any]) -> None:
-        """Notes a status that the operator itself has written, because the watch reports it only later."""
-        known = self._known.get(resource.ref)
-        if known is not None and known.uid == resource.uid:
-            self._told.add(resource.ref)
-            self._known[resource.ref] = replace(known, status=status)
-
-    async def up_to_date(self, now: float, *, within_s: float = LISTED_AGAIN_S) -> None:
-        """Lists all resources anew, unless they were listed within the last `within_s` seconds. Raises KubeError."""
-        async with self._listing:
-            if self._listed_at is not None and now - self._listed_at <= within_s:
-                return
-            self._told.clear()
-            bodies = await self._list()
-            for body in bodies:
-                if (ref := ref_of(body)) not in self._told:
-                    self._read(ref, body["metadata"].get("resourceVersion", ""))
-            found = [parse_topic(body) for body in bodies]
-            listed = {resource.ref: resource for resource in found}
-            for ref, resource in listed.items():
-                if ref not in self._told:
-                    self._met(self._known.get(ref), resource)
-            for ref in self._known.keys() - listed.keys() - self._told:
-                self._gone(self._known[ref])
-            kept = {ref: self._known[ref] for ref in self._told if ref in self._known}
-            self._known = {ref: one for ref, one in listed.items() if ref not in self._told} | kept
-            self._listed_at = now
-
-    async def there_now(self) -> frozenset[str]:
-        """The uids of all resources that exist now, listed anew because the watch may be late. Raises KubeError."""
-        return frozenset(body["metadata"]["uid"] for body in await self._list())
-
-    def _met(self, before: TopicResource | None, resource: TopicResource) -> None:
-        """Notes a resource that the watch reported or a list showed. `before` is the resource that was known until now
-        under the same name, or None."""
+    def met(self, before: TopicResource | None, resource: TopicResource) -> None:
+        """Notes a Topic that the watch reported or a list showed."""
         if before is not None and before.uid == resource.uid:
             return
         if before is not None:  # the watch missed the deletion of `before`
-            self._gone(before)
+            self.gone(before)
         if condition(resource.status, "Ready").get("reason", REPLACING) != REPLACING:
             self.answered.add(resource.uid)
 
-    def _gone(self, resource: TopicResource) -> None:
+    def gone(self, resource: TopicResource) -> None:
+        """Remembers the policy of a Topic that doesn't exist any more."""
         self.answered.discard(resource.uid)
         self.vanished[resource.uid] = resource.deletion_policy
         while len(self.vanished) > VANISHED_MAX:
             del self.vanished[next(iter(self.vanished))]
-
-    async def _list(self) -> list[Object]:
-        try:
-            if self.namespaces is None:
-                return await self._kube.list("Topic")
-            return [body for namespace in sorted(self.namespaces) for body in await self._kube.list("Topic", namespace)]
-        except KubeError as error:
-            if error.status == 404:  # the kind isn't defined any more
-                return []
-            raise

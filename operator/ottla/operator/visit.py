@@ -8,6 +8,7 @@ from datetime import datetime
 
 from ottla.operator.found import Found
 from ottla.operator.kafka import KafkaAdmin
+from ottla.operator.link import PLAIN, Link
 from ottla.operator.objects import Object
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings
@@ -44,6 +45,9 @@ class Visit:
     members: list[Member] | None = None  # etcd's list of members; None where no majority answers
     addresses: dict[int, dict[str, str]] = field(default_factory=dict)  # broker → external listener → host:port
     own_settings: Mapping[int, Mapping[str, str]] | None = None  # broker → its dynamic settings before changes
+    trust: bytes = b""  # the certificates (PEM) by which clients trust the brokers; empty where nothing is encrypted
+    encrypted_somewhere: bool = False  # a broker has the encrypted listener for other brokers open, or will have
+    link: Link = PLAIN  # the way to connect to brokers
     admin: KafkaAdmin | None = None  # the client of the brokers, once one of them has answered
 
     @property

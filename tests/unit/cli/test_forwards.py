@@ -53,6 +53,17 @@ def test_only_a_listener_inside_kubernetes_is_forwarded_to() -> None:
         bootstrap_inside(cluster("flights", None, "waiting for etcd"))
 
 
+def test_an_open_listener_is_better_than_one_that_asks_for_something() -> None:
+    listeners = [("a", {"tls": True}), ("b", {"authentication": {"type": "scram-sha-512"}}), ("c", {})]
+    found = {
+        "spec": {"listeners": [{"name": name, **said} for name, said in listeners]},
+        "status": {"listeners": [{"name": name, "bootstrap": f"k-{name}.demo.svc:9092"} for name, _ in listeners]},
+    }
+    assert bootstrap_inside(found) == "k-c.demo.svc:9092"
+    found["status"]["listeners"].pop()
+    assert bootstrap_inside(found) == "k-a.demo.svc:9092"
+
+
 def test_a_forward_has_ended_when_its_kubectl_has(tmp_path: Path) -> None:
     """A process closes its output before it ends. Before the fix, the end of the output was taken for the end of the
     process."""

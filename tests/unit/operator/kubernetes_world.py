@@ -360,7 +360,9 @@ def _merge(target: Object, patch: Object) -> None:
     for name, value in patch.items():
         if value is None:
             target.pop(name, None)
-        elif isinstance(value, dict) and isinstance(target.get(name), dict):
+        elif isinstance(value, dict):
+            if not isinstance(target.get(name), dict):
+                target[name] = {}
             _merge(target[name], value)
         else:
             target[name] = copied(value)

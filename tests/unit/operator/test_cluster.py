@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from ottla.operator import kafka as module
-from ottla.operator.certificates import AUTHORITY_DAYS, Identity, decoded, encoded
+from ottla.operator.certificates import AUTHORITY_DAYS, Identity, Issued, decoded, encoded
 from ottla.operator.cluster import QUIET_S, SOON_S, ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable
@@ -23,6 +23,7 @@ from ottla.operator.exposure import Exposure
 from ottla.operator.found import OWNED, Found
 from ottla.operator.kafka import Unreachable
 from ottla.operator.kube import KubeError
+from ottla.operator.link import PLAIN
 from ottla.operator.objects import Ref, condition
 from ottla.operator.plan.etcd_members import Member, StartNow
 from ottla.operator.plan.etcd_upkeep import MemberStatus
@@ -66,6 +67,23 @@ class Pages:
         return {number: Report(controls=number == self.decides) for number in addresses}
 
 
+class Probe:
+    """A stand-in of the operator's questions to brokers about certificates: brokers accept and show new ones, unless a
+    flag says that they haven't read them yet."""
+
+    def __init__(self) -> None:
+        self.accepts = self.shows = True
+        self.asked: list[tuple[str, int, int]] = []  # the question, how many brokers, and the port
+
+    async def accepted(self, hosts: Sequence[str], port: int, pair: Issued) -> bool:
+        self.asked.append(("accepted", len(hosts), port))
+        return self.accepts
+
+    async def shown(self, hosts: Sequence[str], port: int, pair: Issued, authority: bytes) -> bool:
+        self.asked.append(("shown", len(hosts), port))
+        return self.shows
+
+
 class EtcdInMemory:
     """A stand-in of etcd's list of members: every etcd pod is a member."""
 
@@ -78,8 +96,8 @@ class EtcdInMemory:
         pods = [name for kind, _, name in self._world.objects if kind == "Pod" and name.startswith(ours)]
         if not pods:
             raise EtcdUnreachable("nobody")
-        etcd = self._world.objects["Cluster", "shop", self._cluster]["spec"]["metadata"].get("etcd", {})
-        scheme = "https" if etcd.get("tls") else "http"
+        arguments = str(self._world.objects["StatefulSet", "shop", f"{self._cluster}-etcd"]["spec"]["template"])
+        scheme = "https" if "--listen-peer-urls=https:" in arguments else "http"
         return [Member(name, name, f"{scheme}://{name}.{self._cluster}-etcd.shop.svc:2380") for name in pods]
 
     async def close(self) -> None:
@@ -163,6 +181,7 @@ class Scene:
             }
         )
         self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
+        self.probe = Probe()
         self.woken: list[Ref] = []  # Clusters that the reconciler wants to reconcile again soon
         self.topics_held: Condition | None = None  # the condition that the reconciler of Topics reports
         self.restart()
@@ -183,10 +202,11 @@ class Scene:
             topics_held=lambda _: self.topics_held,
             again=self.woken.append,
             utc=lambda: self.now,
+            probe=self.probe,  # type: ignore[arg-type]
         )
 
     def reconcile(self) -> Result:
-        with patch.object(module, "KafkaAdmin", lambda bootstrap: self.kafka):
+        with patch.object(module, "KafkaAdmin", lambda *_: self.kafka):
             return EVENT_LOOP.run(self.reconciler.reconcile(self.key))
 
     def rounds(self, count: int) -> None:
@@ -1431,7 +1451,7 @@ def test_a_broker_whose_pod_went_between_two_looks_is_told_no_address() -> None:
         raise AssertionError(message)
 
     exposure = Exposure(World())  # type: ignore[arg-type]
-    assert asyncio.run(exposure.tell({}, {100: {"lb": "192.0.2.1:9094"}, 101: {"lb": ""}}, tell)) == ""
+    assert asyncio.run(exposure.tell({}, {100: {"lb": "192.0.2.1:9094"}, 101: {"lb": ""}}, PLAIN, tell)) == ""
 
 
 def test_brokers_share_a_load_balancer_where_each_has_a_port_of_its_own() -> None:
@@ -1557,7 +1577,8 @@ def test_another_authority_is_trusted_by_everybody_before_it_signs() -> None:
     assert second_pairs["ca.crt"].count(b"BEGIN") == 2
     assert second_pairs["client.crt"] != first_pairs["client.crt"]
     scene.rounds(10)
-    renewed = [message for reason, message in scene.world.events if reason == "AuthorityRenewed"]
+    told = [message for reason, message in scene.world.events if reason == "AuthorityRenewed"]
+    renewed = [message for message in told if "etcd" in message]
     assert renewed == [
         "a new authority for etcd's certificates is added, and signs once all pods trust it",
         "a new authority for etcd's certificates signs",
@@ -1753,7 +1774,9 @@ def test_a_cluster_that_comes_back_under_its_name_has_another_etcd() -> None:
     scene.cluster["metadata"]["deletionTimestamp"] = "2026-05-01T00:00:00Z"
     assert scene.reconcile().gone
     del scene.cluster["metadata"]["deletionTimestamp"]
-    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].pop("tls"))
+    for key in [key for key in scene.world.objects if "k-etcd" in key[2]]:
+        del scene.world.objects[key]
+    scene.world.edit("Cluster", "k", lambda spec: spec["metadata"]["etcd"].update(tls=False))
     scene.reconcile()
     assert asked == [None]
 

@@ -43,7 +43,16 @@ EVERYTHING: dict[str, Any] = {
     "listeners": [
         {"name": "plain", "port": 9092, "type": "Internal"},
         {"name": "outside", "port": 9094, "type": "NodePort"},
+        {
+            "name": "secure", "port": 9095, "type": "Internal", "tls": True,
+            "authentication": {"type": "tls"}, "certificate": {"secretName": "own"},
+        },
+        {"name": "users", "port": 9096, "type": "Internal", "authentication": {"type": "scram-sha-512"}},
     ],
+    "internalTls": True,
+    "authorization": {"type": "Simple", "superUsers": ["User:CN=admin"]},
+    "clusterCa": {"validityDays": 100, "renewalDays": 10},
+    "clientsCa": {"generateCertificateAuthority": False},
     "config": {"num.partitions": 6, "log.retention.ms": 1000},
     "configOverrides": [
         {"broker": 100, "config": {"log.retention.ms": 2000, "socket.listen.backlog.size": 64}},
@@ -131,7 +140,10 @@ def test_a_broker_pod_says_who_and_where_it_is() -> None:
     given = {each["name"]: each.get("value") for each in process["env"]}
     assert given["OTTLA_LOG_DIRS"] == "/data/0/log,/data/1/log"
     assert given["OTTLA_ADVERTISED_LISTENERS"] == (
-        "REPLICATION://$(POD_NAME).orders-brokers.shop.svc:9091,PLAIN://$(POD_NAME).orders-brokers.shop.svc:9092"
+        "REPLICATION-TLS://$(POD_NAME).orders-brokers.shop.svc:9089,"
+        "PLAIN://$(POD_NAME).orders-brokers.shop.svc:9092,"
+        "SECURE://$(POD_NAME).orders-brokers.shop.svc:9095,"
+        "USERS://$(POD_NAME).orders-brokers.shop.svc:9096"
     )
     names = [each["name"] for each in process["env"]]
     assert names.index("POD_NAME") < names.index("OTTLA_ADVERTISED_LISTENERS")
@@ -159,16 +171,23 @@ def test_the_file_is_one_that_a_broker_starts_with_and_holds_no_dynamic_setting(
     environment = {
         "OTTLA_NODE_ID": "100",
         "OTTLA_LOG_DIRS": "/data/0/log",
-        "OTTLA_ADVERTISED_LISTENERS": "REPLICATION://p.s.n.svc:9091,PLAIN://p.s.n.svc:9092",
+        "OTTLA_ADVERTISED_LISTENERS": "REPLICATION-TLS://p.s.n.svc:9089,PLAIN://p.s.n.svc:9092",
     }
     config = BrokerConfig.from_sources(text, {}, environment)
     assert config.warnings == ()
     assert config.node_id == 100
     assert config.get_int("num.partitions") == 6
     assert config.roles == {"broker"}
-    assert config.listeners.inter_broker == "REPLICATION"
-    assert [each.listener for each in config.listeners.opened] == ["REPLICATION", "PLAIN", "OUTSIDE"]
-    assert [each.listener for each in config.listeners.advertised] == ["REPLICATION", "PLAIN"]
+    assert config.listeners.inter_broker == "REPLICATION-TLS"
+    opened = ["REPLICATION-TLS", "PLAIN", "OUTSIDE", "SECURE", "USERS"]
+    assert [each.listener for each in config.listeners.opened] == opened
+    assert [each.listener for each in config.listeners.advertised] == ["REPLICATION-TLS", "PLAIN"]
+    assert (
+        config["super.users"] == "User:CN=orders-brokers,O=ottla.dev;User:CN=orders-operator,O=ottla.dev;User:CN=admin"
+    )
+    assert (cluster.cluster_ca.validity_days, cluster.cluster_ca.renewal_days) == (100, 10)
+    assert cluster.clients_ca.generated is False
+    assert cluster.listeners[2].certificate_secret == "own"
     assert "log.retention.ms" not in text
     assert server_properties(_cluster(config={"num.partitions": 6})) == text
     assert server_properties(_cluster(config={"num.partitions": 7})) != text
@@ -188,7 +207,7 @@ def test_addresses_of_brokers_that_start_are_known_and_clients_begin_at_those_th
     cluster = _cluster()
     assert services.brokers(cluster)["spec"]["publishNotReadyAddresses"] is True
     assert "publishNotReadyAddresses" not in services.bootstrap(cluster)["spec"]
-    data = services.client_config(cluster, {"outside": "1.2.3.4:31000"})["data"]
+    data = services.client_config(cluster, {"outside": "1.2.3.4:31000"}, b"")["data"]
     assert data["bootstrap.servers"] == "orders-bootstrap.shop.svc:9092"
     assert data["outside.bootstrap.servers"] == "1.2.3.4:31000"
 

@@ -13,6 +13,7 @@ import pytest
 
 from ottla.operator.kafka import Unreachable
 from ottla.operator.kube import KubeError
+from ottla.operator.link import Link
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.storage import NEVER_MADE
 from ottla.operator.plan.volumes import DRAINED, EMPTIED_FOR, LogDirectory, come_back, emptied
@@ -37,7 +38,7 @@ class Disks:
         self.moves_end = True
         self.asked = 0
 
-    def admin(self, host: str) -> Disks.Admin:
+    def admin(self, host: str, _: Link) -> Disks.Admin:
         return Disks.Admin(self, host.removeprefix("ip-"))
 
     @property

@@ -17,14 +17,15 @@ from ottla.operator.plan.orphans import (
     hold,
     orphans,
 )
-from ottla.operator.plan.remembered import Remembered
+from ottla.operator.plan.remembered import Remembered, read_record
 from ottla.operator.plan.topic import POLICY, Configure, KafkaPartition, KafkaTopic
 from ottla.operator.plan.topic_owner import OWNER, Owner, mark, read_mark
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 
 CLUSTER = "c-1"
 DEFINITION = Definition("2025-01-01T00:00:00Z")
-REMEMBERED = Remembered(Ref("shop", "main"), CLUSTER, None, frozenset(f"u-{number}" for number in range(66)))
+RECORD = read_record(Ref("shop", "main"), CLUSTER, None).record
+REMEMBERED = Remembered(RECORD, frozenset(f"u-{number}" for number in range(66)))
 
 
 def resource(number: int, **changes: object) -> TopicResource:

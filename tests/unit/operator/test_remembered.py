@@ -18,20 +18,24 @@ MAIN = Ref("shop", "main")
 A, B, C = (str(UUID(int=number << 90, version=4)) for number in (1, 2, 3))
 
 
+def written(uids: list[str]) -> Object:
+    return record(read_record(MAIN, "c-1", None), uids)
+
+
 def test_a_record_is_read_as_it_was_written() -> None:
-    memory = read_record(MAIN, "c-1", record(MAIN, "c-1", ["u-1", "u-2"]))
+    memory = read_record(MAIN, "c-1", written(["u-1", "u-2"]))
     assert (memory.has("u-1"), memory.has("u-2"), memory.has("u-3")) == (True, True, False)
 
 
 def test_no_record_remembers_nothing() -> None:
     assert not read_record(MAIN, "c-1", None).has("u-1")
-    emptied: Object = {**record(MAIN, "c-1", ["u-1"]), "data": None}
+    emptied: Object = {**written(["u-1"]), "data": None}
     assert not read_record(MAIN, "c-1", emptied).has("u-1")
 
 
 def test_the_record_of_a_cluster_that_had_the_name_before_remembers_nothing() -> None:
-    assert not read_record(MAIN, "c-2", record(MAIN, "c-1", ["u-1"])).has("u-1")
-    orphaned = record(MAIN, "c-1", ["u-1"])
+    assert not read_record(MAIN, "c-2", written(["u-1"])).has("u-1")
+    orphaned = written(["u-1"])
     del orphaned["metadata"]["ownerReferences"]
     assert not read_record(MAIN, "c-1", orphaned).has("u-1")
 
@@ -39,7 +43,7 @@ def test_the_record_of_a_cluster_that_had_the_name_before_remembers_nothing() ->
 def test_seventy_thousand_topics_fit_into_a_config_map() -> None:
     uids = [str(UUID(int=number << 80, version=4)) for number in range(70_000)]
     memory = TopicMemory(kube := KubeStandIn())
-    asyncio.run(memory.remember(Remembered(MAIN, "c-1", None, frozenset()), uids, uids))
+    asyncio.run(memory.remember(read_record(MAIN, "c-1", None), uids, uids))
     assert len(kube.objects["ConfigMap", "shop", "main-topics"]["data"]["uids"]) < 1024 * 1024
 
 
@@ -88,7 +92,7 @@ def test_a_cluster_takes_over_the_record_of_the_one_that_had_its_name_before() -
         {},
         {"ownerReferences": [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "main", "uid": "d-1"}]},
         {"ownerReferences": [{"apiVersion": "ottla.dev/v1alpha1", "kind": "Cluster", "name": "other", "uid": "c-2"}]},
-        {"labels": record(MAIN, "c-1", [])["metadata"]["labels"]},
+        {"labels": written([])["metadata"]["labels"]},
     ],
     ids=["nobody's", "of a Deployment", "of another Cluster", "labelled as the record is"],
 )

@@ -59,8 +59,8 @@ class Play:
     def __init__(self, **scaling: Any) -> None:
         self.kube, self.brokers = KubeStandIn(), Brokers()
         resources = TopicResources(self.kube)
-        self.kube.watcher = resources.seen
-        self.reconciler = TopicReconciler(self.kube, resources, bootstrap=lambda _: "b:1", clock=lambda: 0.0)
+        self.kube.watchers["Topic"] = resources.seen
+        self.reconciler = TopicReconciler(self.kube, resources, bootstrap=lambda *_: "b:1", clock=lambda: 0.0)
         self.kube.put("Cluster", "main", spec={"topics": {}, "scaling": scaling})
 
     def topic(self, name: str, **spec: Any) -> Object:
@@ -72,7 +72,7 @@ class Play:
         self.brokers.topics[name] = KafkaTopic(name, UUID(int=len(self.brokers.topics) + 1), partitions, {})
 
     def sweep(self) -> None:
-        with patch.object(module, "KafkaAdmin", lambda bootstrap: self.brokers):
+        with patch.object(module, "KafkaAdmin", lambda *_: self.brokers):
             asyncio.run(self.reconciler.reconcile(MAIN))
 
 

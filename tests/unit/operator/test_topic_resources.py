@@ -9,9 +9,10 @@ import pytest
 
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Ref
+from ottla.operator.resources import LISTED_AGAIN_S
 from ottla.operator.spec.topic import DeletionPolicy
 from ottla.operator.spec.topic_rules import parse_topic_rules
-from ottla.operator.topic_resources import LISTED_AGAIN_S, TopicResources
+from ottla.operator.topic_resources import TopicResources
 
 MAIN = Ref("shop", "main")
 
@@ -147,16 +148,15 @@ def test_what_a_cluster_says_of_its_topics() -> None:
     annotations = {"ottla.dev/confirm-topic-deletion": "abc"}
     meta = {"namespace": "shop", "name": "main", "uid": "c-1", "annotations": annotations}
     rules = parse_topic_rules({"metadata": meta, "spec": {}})
-    assert (rules.bootstrap, rules.confirmed) == ("main-bootstrap.shop.svc:9092", "abc")
-    assert [rules.allows(namespace, ()) for namespace in ("shop", "team")] == [True, False]
+    assert rules.confirmed == "abc"
+    assert [rules.namespaces.has(namespace, ()) for namespace in ("shop", "team")] == [True, False]
     spec = {
         "listeners": [{"name": "out", "port": 9094, "type": "NodePort"}, {"name": "in", "port": 9095}],
         "topics": {"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"a": "b"}}},
         "scaling": {"throttleBytesPerSecond": 5000},
     }
     rules = parse_topic_rules({"metadata": meta, "spec": spec})
-    assert rules.bootstrap.endswith(":9095")
-    assert [rules.allows(namespace, {"team"}) for namespace in ("team", "other")] == [True, False]
+    assert [rules.namespaces.has(namespace, {"team"}) for namespace in ("team", "other")] == [True, False]
     assert rules.throttle_bytes_per_second == 5000
     everywhere = parse_topic_rules({"metadata": meta, "spec": {"topics": {"allowedNamespaces": "All"}}})
-    assert everywhere.allows("anywhere", ())
+    assert everywhere.namespaces.has("anywhere", ())

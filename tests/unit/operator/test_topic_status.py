@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from ottla.operator.objects import Ref
+from ottla.operator.objects import Ref, merge_patch
 from ottla.operator.plan.topic import KafkaPartition, KafkaTopic, Moving
-from ottla.operator.plan.topic_status import Outcome, status_patch, topic_status
+from ottla.operator.plan.topic_status import Outcome, topic_status
 from ottla.operator.spec.topic import TopicResource
 
 RESOURCE = TopicResource(Ref("shop", "orders"), "u-1", "2026-01-01T00:00:00Z", 3, Ref("shop", "main"), "orders.v1")
@@ -46,7 +46,7 @@ def test_what_it_tells() -> None:
 def test_nothing_is_written_where_nothing_differs() -> None:
     status = topic_status(RESOURCE, READY, NOON)
     again = replace(RESOURCE, status=status)
-    assert status_patch(status, topic_status(again, READY, LATER)) is None
+    assert merge_patch(status, topic_status(again, READY, LATER)) == {}
 
 
 def test_since_when_moves_only_when_it_flips() -> None:
@@ -69,8 +69,7 @@ def test_progress_comes_and_goes() -> None:
     assert moving["reassignment"] == {"replicationFactor": 3, "partitions": 5, "done": 2}
     assert condition(moving, "Reassigning")["status"] == "True"
     done = topic_status(replace(RESOURCE, status=moving), READY, LATER)
-    patch = status_patch(moving, done)
-    assert patch is not None
+    patch = merge_patch(moving, done)
     assert patch["reassignment"] is None
     assert condition(done, "Reassigning")["status"] == "False"
 

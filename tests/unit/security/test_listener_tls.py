@@ -125,6 +125,21 @@ def test_a_renewal_that_brokers_wouldnt_trust_is_refused(authority: Authority, t
         asyncio.run(_replaced(authority, new, other.trust, **allowed))
 
 
+def test_any_renewal_is_better_than_a_certificate_that_has_expired(authority: Authority, tmp_path: Path) -> None:
+    """Nobody connects to such a broker any more. If it refused another authority, only a restart would help."""
+    other = Authority(tmp_path / "other")
+    new = other.issue("new", "broker-1.example", common_name="broker")
+
+    async def play() -> None:
+        tls = TlsListeners(serves=True)
+        old = authority.issue("all", "broker-1.example", common_name="broker", expired=True)
+        await tls.load(configuration(old, authority.trust))
+        found = await tls.prepare(configuration(new, other.trust, ssl_allow_dn_changes="true"))
+        assert found.keys() == {"OUTSIDE", "SSL"}
+
+    asyncio.run(play())
+
+
 def test_a_trust_store_cant_be_removed(authority: Authority) -> None:
     async def play() -> None:
         tls = TlsListeners(serves=True)

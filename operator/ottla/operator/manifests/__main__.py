@@ -24,7 +24,7 @@ from ottla.operator.manifests.values import read_values, values_schema, values_t
 from ottla.operator.rights import FOR_ITS_LEASE, IN_NAMESPACES, OF_NO_NAMESPACE, rules
 
 CRDS = Path(__file__).resolve().parents[1] / "crds"
-KINDS = ("clusters", "topics")
+KINDS = ("clusters", "topics", "users")
 OLDEST_KUBERNETES = "1.30.0"
 
 # Helm 4 leaves a line free before the next document, Helm 3 none.
@@ -53,13 +53,19 @@ def generated_files(root: Path) -> dict[Path, str]:
     files[Path("charts/ottla-operator/templates/_rules.tpl")] = _rules_template()
     files[Path("manifests/crds.yaml")] = _HEAD + "".join(f"---\n{text}" for text in crds.values())
 
-    cluster, topic = spec_of(crds["clusters"]), without(spec_of(crds["topics"]), "cluster")
+    cluster = spec_of(crds["clusters"])
+    topic, user = (without(spec_of(crds[kind]), "cluster") for kind in ("topics", "users"))
     replaced = {
         "cluster": json_schema(cluster),
         "topics": {
             "type": "object",
             "description": "Topics by the name of their resource.",
             "additionalProperties": json_schema(topic) | {"type": ["object", "null"]},
+        },
+        "users": {
+            "type": "object",
+            "description": "Users by the name of their resource.",
+            "additionalProperties": json_schema(user) | {"type": ["object", "null"]},
         },
     }
     for chart in ("ottla-operator", "ottla-cluster"):
@@ -71,6 +77,7 @@ def generated_files(root: Path) -> dict[Path, str]:
             "values": values_table(values),
             "cluster": fields_table(cluster),
             "topic": fields_table(topic),
+            "user": fields_table(user),
         }
         files[folder / "README.md"] = with_tables((root / folder / "README.md").read_text(), tables)
     return files

@@ -27,11 +27,12 @@ _BEGIN_OF_ONE = "# About settings of single brokers: generated."
 
 
 def with_setting_rules(crd: str, kind: str) -> str:
-    """The CRD with its regions of generated rules written anew; `kind` is `clusters` or `topics`.
+    """The CRD with its regions of generated rules written anew. `kind`: the plural; only `clusters` and `topics` have
+    settings.
 
     Raises ValueError if the CRD doesn't have each region exactly once.
     """
-    for begin, (head, rules) in _BY_KIND[kind].items():
+    for begin, (head, rules) in _BY_KIND.get(kind, {}).items():
         crd = _written(crd, kind, begin, [head, *rules()])
     return crd
 

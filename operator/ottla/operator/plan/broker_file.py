@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ottla.operator.plan import names
-from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, Etcd
+from ottla.operator.plan import broker_tls, names
+from ottla.operator.plan.broker_tls import ENCRYPTED_REPLICATION
+from ottla.operator.spec.cluster import ENCRYPTED_REPLICATION_PORT, HTTP_PORT, REPLICATION_PORT, Cluster, Etcd
 
 REPLICATION = "REPLICATION"
 FACTOR_MAX = 3
@@ -21,9 +22,11 @@ SECRETS = "/etc/ottla-etcd"
 
 def server_properties(cluster: Cluster) -> str:
     """The text of the file that all brokers and controllers read."""
-    opened = [f"{REPLICATION}://:{REPLICATION_PORT}"]
+    between = between_brokers(cluster)
+    opened = [f"{name}://:{port}" for name, port in between.items()]
     opened += [f"{listener.kafka_name}://:{listener.port}" for listener in cluster.listeners]
-    protocols = [f"{REPLICATION}:PLAINTEXT"] + [f"{listener.kafka_name}:PLAINTEXT" for listener in cluster.listeners]
+    protocols = [f"{name}:{'PLAINTEXT' if name == REPLICATION else 'SSL'}" for name in between]
+    protocols += [f"{listener.kafka_name}:{listener.protocol}" for listener in cluster.listeners]
     # Brokers that are to be removed still count. Their removal may be refused or taken back, and then the file must not
     # change again, because the other brokers would be restarted for it.
     factor = str(min(FACTOR_MAX, len(cluster.broker_ids) + cluster.leaving))
@@ -31,16 +34,24 @@ def server_properties(cluster: Cluster) -> str:
         "process.roles": "broker" if cluster.controllers.replicas else "broker,controller",
         "listeners": ",".join(opened),
         "listener.security.protocol.map": ",".join(protocols),
-        "inter.broker.listener.name": REPLICATION,
+        "inter.broker.listener.name": ENCRYPTED_REPLICATION if cluster.links.by_encrypted else REPLICATION,
         "default.replication.factor": factor,
         "offsets.topic.replication.factor": factor,
         "transaction.state.log.replication.factor": factor,
         "ottla.http.listener": f":{HTTP_PORT}",
         "ottla.log.format": "json",
         **store(cluster),
+        **broker_tls.settings(cluster),
         **cluster.static_config,
     }
     return _lines(settings)
+
+
+def between_brokers(cluster: Cluster) -> dict[str, int]:
+    """The ports of the open listeners between brokers, by the listeners' names."""
+    plain = {REPLICATION: REPLICATION_PORT} if cluster.links.plain_open else {}
+    encrypted = {ENCRYPTED_REPLICATION: ENCRYPTED_REPLICATION_PORT} if cluster.links.encrypted_open else {}
+    return {**plain, **encrypted}
 
 
 def own_properties(cluster: Cluster) -> dict[int, str]:

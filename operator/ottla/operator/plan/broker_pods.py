@@ -7,10 +7,11 @@ one of the pod's labels, which becomes `node.id`. Only the operator replaces pod
 from __future__ import annotations
 
 from ottla.operator.objects import Object
-from ottla.operator.plan import names
-from ottla.operator.plan.broker_file import REPLICATION, SECRETS, own_properties, server_properties
+from ottla.operator.plan import broker_tls, names
+from ottla.operator.plan.broker_file import SECRETS, between_brokers, own_properties, server_properties
 from ottla.operator.plan.pods import TMP_MOUNT, claim, container, http_probe, pod_template, stateful_set
-from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, ExternalEtcd, Pool, Template
+from ottla.operator.spec.cluster import HTTP_PORT, Cluster, ExternalEtcd, Pool, Template
+from ottla.operator.spec.security import Links
 
 BROKER = "broker"
 CONTROLLER = "controller"
@@ -60,7 +61,7 @@ def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
         mounts.append({"name": "rack", "mountPath": RACK_FOLDER, "readOnly": True})
         items = [{"path": "rack", "fieldRef": {"fieldPath": f"metadata.annotations['{RACK}']"}}]
         volumes.append({"name": "rack", "downwardAPI": {"items": items}})
-    ports = [{"name": REPLICATION.lower(), "containerPort": REPLICATION_PORT}]
+    ports = [{"name": name.lower(), "containerPort": port} for name, port in between_brokers(cluster).items()]
     ports += [{"name": listener.name, "containerPort": listener.port} for listener in cluster.listeners]
     start = (_RACK_KNOWN if pool.rack_key and not pool.rack else "") + _START
     process = _process(cluster, BROKER, ["/bin/sh", "-c", start], environment, mounts, ports, pool.resources)
@@ -126,6 +127,8 @@ def _process(
     mounts += [
         {"name": f"etcd-{kind}", "mountPath": f"{SECRETS}/{kind}", "readOnly": True} for kind in etcd_secrets(cluster)
     ]
+    if broker_tls.uses_tls(cluster):
+        mounts.append({"name": "tls", "mountPath": broker_tls.FOLDER, "readOnly": True})
     return container(
         cluster,
         name,
@@ -162,7 +165,7 @@ def _advertised(cluster: Cluster) -> str:
     """The advertised addresses of the listeners inside Kubernetes. Brokers are told the addresses of external listeners
     while they run (`external.py`)."""
     host = names.pod_host(cluster, "$(POD_NAME)", names.broker_service(cluster))
-    told = [f"{REPLICATION}://{host}:{REPLICATION_PORT}"]
+    told = [f"{name}://{host}:{port}" for name, port in between_brokers(cluster).items()]
     told += [f"{each.kafka_name}://{host}:{each.port}" for each in cluster.listeners if not each.external]
     return ",".join(told)
 
@@ -175,6 +178,8 @@ def _mounts(pool: Pool) -> dict[str, str]:
 def _volumes(cluster: Cluster) -> list[Object]:
     volumes: list[Object] = [{"name": "config", "configMap": {"name": names.broker_config(cluster)}}]
     volumes += [{"name": f"etcd-{kind}", "secret": secret} for kind, secret in etcd_secrets(cluster).items()]
+    if broker_tls.uses_tls(cluster):
+        volumes.append({"name": "tls", "secret": {"secretName": names.broker_certificates(cluster.name)}})
     return volumes
 
 
@@ -194,4 +199,6 @@ def _annotations(cluster: Cluster) -> dict[str, str]:
     annotations = {names.CONFIG_CHECKSUM: names.checksum(server_properties(cluster))}
     if cluster.certificates:
         annotations[names.CERTIFICATES_CHECKSUM] = cluster.certificates
+    if cluster.links is not Links.PLAIN:
+        annotations[names.LINKS] = cluster.links.name
     return annotations | ({names.RESTARTED_FOR: cluster.restart} if cluster.restart else {})

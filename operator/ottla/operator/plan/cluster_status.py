@@ -36,6 +36,7 @@ PASSING = (
     "SnapshotsTaken",
     "OverridesApplied",
     "PodsOwned",
+    "LinksChanging",
 )  # the types of conditions that the status leaves out while they don't apply
 _RECONCILED = "Reconciled"
 
@@ -47,6 +48,8 @@ class Findings:
     pods: list[Pod] | None = None  # None if the pods weren't read
     version: str = ""
     cluster_id: str = ""
+    encrypted_links: bool = False  # every broker has the encrypted listener for other brokers open
+    links_change: str = ""  # what brokers do so that the links between them become as the spec wants them
     decision: Decision | None = None
     metadata_waits_for: str | None = None  # None if etcd wasn't asked; empty if all members answer
     metadata_serves: bool = True  # a majority of etcd's members answers
@@ -158,6 +161,8 @@ def cluster_status(cluster: Cluster, findings: Findings, before: Mapping[str, An
         status["configOverrides"] = before["configOverrides"]
     elif cluster.overrides:
         status["configOverrides"] = [noted(each) for each in _standings(cluster, findings)]
+    if findings.encrypted_links:
+        status["encryptedLinks"] = True
     if operator := release_noted(findings.operator):
         status["operator"] = operator
     if findings.node_ports:
@@ -225,9 +230,12 @@ def _message(cluster: Cluster, findings: Findings, ready: int, known: int) -> st
         trouble = f"etcd: {findings.metadata_full}"
     decision = findings.decision
     if rolls := _rolls(findings):
-        return f"{rolls[0]} ({trouble})" if trouble else rolls[0]
+        aside = "; ".join(filter(None, (trouble, findings.links_change)))
+        return f"{rolls[0]} ({aside})" if aside else rolls[0]
     if trouble:
         return trouble
+    if findings.links_change:
+        return f"links between brokers: {findings.links_change}"
     if scales := _scaling(findings, f": {counted(findings.scaling.remaining, 'partition')} to go"):
         return scales
     if waits_for := (findings.storage.message if findings.storage else "") or findings.racks_wait_for:
@@ -257,6 +265,7 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
     busy = bool(
         (findings.decision and findings.decision.waits_for)
         or _rolls(findings)
+        or findings.links_change
         or findings.scaling.goes_on
         or findings.scaling.needs_person
         or findings.held_back.waits_for
@@ -289,6 +298,8 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
         found.append(_waits("ListenersReady", cluster, findings.listeners_wait_for, "Advertised", "NoAddress"))
     if cluster.paused:
         found.append(Condition("Paused", True, "SpecPaused", "spec.paused is true: nothing is changed"))
+    if findings.links_change:
+        found.append(Condition("LinksChanging", True, cluster.links.name.capitalize(), findings.links_change))
     if findings.topics_held is not None:
         found.append(findings.topics_held)
     if findings.strays:

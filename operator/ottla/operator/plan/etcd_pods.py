@@ -23,6 +23,8 @@ ETCD = "etcd"
 PEER_PORT = 2380
 METRICS_PORT = 2381
 PORTS = {"client": ETCD_PORT, "peer": PEER_PORT, "metrics": METRICS_PORT}
+_LISTEN_CLIENTS = "--listen-client-urls="
+ENCRYPTED_CLIENTS = f"{_LISTEN_CLIENTS}https:"  # the beginning of the argument of a member whose clients use TLS
 NO_DATA = "this member has no data"
 CONFIG_FOLDER = "/etc/etcd"
 DATA_FOLDER = "/data"
@@ -74,7 +76,7 @@ def _arguments(cluster: Cluster, etcd: Etcd) -> list[str]:
     host = names.pod_host(cluster, "$(POD_NAME)", names.etcd_set(cluster))
     arguments = [
         f"--data-dir={DATA_FOLDER}/etcd",
-        f"--listen-client-urls={scheme}://0.0.0.0:{ETCD_PORT}",
+        f"{_LISTEN_CLIENTS}{scheme}://0.0.0.0:{ETCD_PORT}",
         f"--advertise-client-urls={scheme}://{host}:{ETCD_PORT}",
         f"--listen-peer-urls={_peer_scheme(cluster)}://0.0.0.0:{PEER_PORT}",
         f"--initial-advertise-peer-urls={peer_url(cluster, '$(POD_NAME)')}",
@@ -135,6 +137,7 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
     annotations = {names.CONFIG_CHECKSUM: names.checksum(_START)}
     if etcd.trust:
         annotations[names.CERTIFICATES_CHECKSUM] = etcd.trust
+    stored = names.labels(cluster, ETCD) | ({names.ETCD_TLS: "true"} if etcd.tls_marked else {})
     template = pod_template(cluster, ETCD, etcd.template, [process], volumes, more_annotations=annotations)
     return stateful_set(
         cluster,
@@ -143,7 +146,7 @@ def member_set(cluster: Cluster, etcd: Etcd, replicas: int) -> Object:
         service=names.etcd_set(cluster),
         replicas=replicas,
         template=template,
-        claims=[claim("data", etcd.volume, names.labels(cluster, ETCD))],
+        claims=[claim("data", etcd.volume, stored)],
         keep_volumes=cluster.keeps_metadata,
     )
 
@@ -153,12 +156,6 @@ def certified_hosts(cluster: Cluster) -> list[str]:
     matches each member."""
     service = f"{names.etcd_set(cluster)}.{cluster.namespace}.svc"
     return [service, f"*.{service}", "localhost"]
-
-
-def secret(cluster: Cluster, name: str, data: dict[str, str]) -> Object:
-    """A Secret for etcd, which Kubernetes deletes with the Cluster."""
-    meta = names.metadata(cluster, name, ETCD)
-    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": meta, "data": data}
 
 
 def member_service(cluster: Cluster) -> Object:

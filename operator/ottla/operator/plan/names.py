@@ -18,6 +18,8 @@ COMPONENT = "app.kubernetes.io/component"
 POOL = "ottla.dev/pool"
 CERTIFICATES_CHECKSUM = "ottla.dev/certificates-checksum"
 CONFIG_CHECKSUM = "ottla.dev/config-checksum"
+ETCD_TLS = "ottla.dev/etcd-tls"  # a label of the volumes of an etcd that has TLS though its spec doesn't say so
+LINKS = "ottla.dev/links"  # on a pod: the stage of the links between brokers that it was made for; none: PLAIN
 RESTARTED_FOR = "ottla.dev/restarted-for"  # on a pod: the Cluster's `ottla.dev/restart` when the pod was made
 RESIZE = "ottla.dev/resize"  # on a pod: the state of its resize in place
 VOLUME = "data-"  # followed by the volume's id: the name of a broker's volume in its pod
@@ -64,6 +66,12 @@ def config_map(cluster: Cluster, name: str, component: str, data: dict[str, str]
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(cluster, name, component), "data": data}
 
 
+def secret(cluster: Cluster, name: str, component: str, data: dict[str, str]) -> Object:
+    """A Secret that Kubernetes deletes with the Cluster; `data` are in base64."""
+    meta = metadata(cluster, name, component)
+    return {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": meta, "data": data}
+
+
 def broker_set(cluster: Cluster, pool: Pool) -> str:
     """The name of a pool's StatefulSet."""
     return f"{cluster.name}-{pool.name}"
@@ -99,9 +107,40 @@ def remembered_topics(name: str) -> str:
     return f"{name}-topics"
 
 
+def recorded_users(name: str) -> str:
+    """The name of the ConfigMap with the users to whom the Cluster of that name has given something."""
+    return f"{name}-users"
+
+
 def client_config(cluster: Cluster) -> str:
     """The name of the ConfigMap with the settings that a client needs to connect."""
     return f"{cluster.name}-client"
+
+
+def cluster_ca(name: str) -> str:
+    """The name of the Secret with the key of the authority that signs the brokers' certificates. `name`: that of the
+    Cluster."""
+    return f"{name}-cluster-ca"
+
+
+def clients_ca(name: str) -> str:
+    """The name of the Secret with the key of the authority that signs clients' certificates."""
+    return f"{name}-clients-ca"
+
+
+def trust_of(authority: str) -> str:
+    """The name of the Secret with the trusted certificates of an authority, which clients may read."""
+    return f"{authority}-cert"
+
+
+def broker_certificates(name: str) -> str:
+    """The name of the Secret with the brokers' certificates, their keys, and the authorities that brokers trust."""
+    return f"{name}-brokers-tls"
+
+
+def operator_certificate(name: str) -> str:
+    """The name of the Secret with the certificate and the key by which the operator connects to brokers."""
+    return f"{name}-operator-tls"
 
 
 def etcd_set(cluster: Cluster) -> str:

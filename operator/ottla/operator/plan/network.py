@@ -15,13 +15,13 @@ from collections.abc import Sequence
 
 from ottla.operator.objects import Object
 from ottla.operator.plan import names
-from ottla.operator.plan.broker_file import ETCD_PORT
+from ottla.operator.plan.broker_file import ETCD_PORT, between_brokers
 from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_pods import ETCD, METRICS_PORT, PEER_PORT
 from ottla.operator.plan.names import COMPONENT, INSTANCE
 from ottla.operator.plan.pods import found_by
 from ottla.operator.plan.snapshots import SNAPSHOTS
-from ottla.operator.spec.cluster import HTTP_PORT, REPLICATION_PORT, Cluster, Etcd, NetworkRules
+from ottla.operator.spec.cluster import HTTP_PORT, Cluster, Etcd, NetworkRules
 
 OPERATOR: Object = {
     "namespaceSelector": {},
@@ -39,7 +39,8 @@ def policies(cluster: Cluster, rules: NetworkRules) -> list[Object]:
         return [_rule(rules.monitoring, [port])] if rules.monitoring else []
 
     listeners = [listener.port for listener in cluster.listeners]
-    ingress = [_rule([*pods(BROKER, CONTROLLER), OPERATOR], [REPLICATION_PORT, HTTP_PORT, *listeners])]
+    between = between_brokers(cluster).values()
+    ingress = [_rule([*pods(BROKER, CONTROLLER), OPERATOR], [*between, HTTP_PORT, *listeners])]
     for listener in cluster.listeners:
         peers = listener.peers or rules.clients
         ingress.append(_rule([*peers, _charts_test(cluster)] if peers else (), [listener.port]))

@@ -7,9 +7,6 @@ but not in Kubernetes, somebody has deleted it. A missing Topic that isn't in th
 
 Only uids of Topics that a list has just shown are added to the record, and only if the record is still the same as
 before that list. So an operator that ran throughout the restore never adds a Topic that it merely has in memory.
-
-A ConfigMap of that name may belong to something else. Then it says nothing about Topics, and the operator doesn't take
-it over, because it would be deleted with the Cluster.
 """
 
 from __future__ import annotations
@@ -17,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from ottla.operator.objects import API_VERSION, Object, Ref, is_owned_by_one_named
+from ottla.operator.objects import Object, Ref
 from ottla.operator.plan import names
+from ottla.operator.plan.records import Record
 
 _UIDS = "uids"
 _UID_CHARACTERS = 13  # 48 random bits of a uid: 70,000 Topics fit into a ConfigMap's 1 MiB
@@ -26,11 +24,9 @@ _UID_CHARACTERS = 13  # 48 random bits of a uid: 70,000 Topics fit into a Config
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The record of a Cluster as it was read. `found`: the ConfigMap; None where there is none."""
+    """The record of a Cluster as it was read."""
 
-    cluster: Ref
-    cluster_uid: str
-    found: Object | None
+    record: Record
     uids: frozenset[str]  # as `shortened` makes them
 
     def has(self, uid: str) -> bool:
@@ -38,17 +34,9 @@ class Remembered:
         return shortened(uid) in self.uids
 
     @property
-    def is_somebody_elses(self) -> bool:
-        """Whether neither this Cluster nor an earlier one of its name has made the ConfigMap of the record's name.
-
-        A record may have lost its owner: its Cluster's objects were orphaned, or a tool restored it without owners. It
-        is recognised by the record's labels, and has no other data than uids.
-        """
-        if self.found is None or is_owned_by_one_named(self.found, "Cluster", self.cluster.name):
-            return False
-        meta = self.found["metadata"]
-        left = not meta.get("ownerReferences") and (self.found.get("data") or {}).keys() <= {_UIDS}
-        return not (left and _labels(self.cluster).items() <= (meta.get("labels") or {}).items())
+    def cluster_uid(self) -> str:
+        """The Cluster's uid."""
+        return self.record.cluster_uid
 
 
 def shortened(uid: str) -> str:
@@ -57,35 +45,11 @@ def shortened(uid: str) -> str:
 
 
 def read_record(cluster: Ref, cluster_uid: str, found: Object | None) -> Remembered:
-    """Reads the record of a Cluster from a ConfigMap. The record of an earlier Cluster of this name counts as empty."""
-    owners = found["metadata"].get("ownerReferences") or () if found is not None else ()
-    ours = any(owner["uid"] == cluster_uid for owner in owners)
-    text = (found.get("data") or {}).get(_UIDS, "") if found is not None and ours else ""
-    return Remembered(cluster, cluster_uid, found, frozenset(text.split()))
+    """Reads the record of a Cluster from a ConfigMap."""
+    record = Record(cluster, cluster_uid, names.remembered_topics(cluster.name), _UIDS, found)
+    return Remembered(record, frozenset(record.text.split()))
 
 
-def record(cluster: Ref, cluster_uid: str, uids: Iterable[str]) -> Object:
-    """The ConfigMap with these uids. It lacks the label of objects that the operator watches and repairs."""
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": names.remembered_topics(cluster.name),
-            "namespace": cluster.namespace,
-            "labels": _labels(cluster),
-            "ownerReferences": [
-                {
-                    "apiVersion": API_VERSION,
-                    "kind": "Cluster",
-                    "name": cluster.name,
-                    "uid": cluster_uid,
-                    "controller": True,
-                }
-            ],
-        },
-        "data": {_UIDS: "\n".join(sorted(uids))},
-    }
-
-
-def _labels(cluster: Ref) -> dict[str, str]:
-    return {"app.kubernetes.io/name": "ottla", names.INSTANCE: cluster.name, names.COMPONENT: "operator"}
+def record(remembered: Remembered, uids: Iterable[str]) -> Object:
+    """The ConfigMap with these uids."""
+    return remembered.record.with_text("\n".join(sorted(uids)))

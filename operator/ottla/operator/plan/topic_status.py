@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ottla.operator.objects import merge_patch
 from ottla.operator.plan.topic import KafkaTopic, Moving
 from ottla.operator.spec.topic import TopicResource
 from ottla.operator.status import Condition, conditions
@@ -68,11 +67,6 @@ def topic_status(resource: TopicResource, outcome: Outcome, now: datetime) -> St
         found.append(Condition("Paused", False, "Resumed"))
     status["conditions"] = conditions(known.values(), found, resource.generation, now)
     return status
-
-
-def status_patch(before: Mapping[str, Any], after: Status) -> Status | None:
-    """The JSON merge patch (RFC 7396) from one status to the other; None where they are equal."""
-    return merge_patch(before, after) or None
 
 
 def _ready(outcome: Outcome, before: Mapping[str, Any] | None, message: str) -> Condition:

@@ -16,10 +16,19 @@ from ottla.operator.spec.balance import Balance, parse_balance
 from ottla.operator.spec.broker_config import Settings, parse_config, parse_overrides
 from ottla.operator.spec.quantity import checked_resources
 from ottla.operator.spec.rolling import Rolling, parse_rolling
+from ottla.operator.spec.security import (
+    Authentication,
+    Authority,
+    Links,
+    parse_authentication,
+    parse_authority,
+    parse_super_users,
+)
 from ottla.operator.spec.spec_error import SpecError
 from ottla.operator.spec.windows import Window, parse_window
 
 REPLICATION_PORT = 9091
+ENCRYPTED_REPLICATION_PORT = 9089
 HTTP_PORT = 9100
 CLIENT_PORT = 9092
 PORT_MAX = 65535
@@ -115,6 +124,8 @@ class Etcd:
     template: Template = field(default_factory=Template)
     snapshots: Snapshots | None = None
     tls: bool = False
+    tls_said: bool | None = None  # what the spec says about TLS; None: nothing, so a new etcd is as the brokers' links
+    tls_marked: bool = False  # its volumes say that it was formed with TLS, because the spec doesn't
     lost_after_s: float | None = None  # how long a volume's node may be away before the volume counts as lost
     plain_peers: bool = False  # this etcd was formed by a release whose members talked among themselves without TLS
     trust: str = ""  # a digest of the certificate authorities that members read at their start
@@ -147,6 +158,9 @@ class Listener:
     first_node_port: int | None = None
     first_broker_port: int | None = None  # of a shared load balancer; None: each broker has its own
     peers: tuple[Object, ...] = ()  # the peers that NetworkPolicies let in; empty: the same as at all listeners
+    tls: bool = False
+    authentication: Authentication = Authentication.NONE
+    certificate_secret: str | None = None  # the Secret of its certificate; None: the Cluster's authority signs one
 
     @property
     def shared(self) -> bool:
@@ -166,6 +180,13 @@ class Listener:
     def kafka_name(self) -> str:
         """The listener's name in the brokers' settings."""
         return self.name.upper()
+
+    @property
+    def protocol(self) -> str:
+        """Kafka's name of the listener's protocol."""
+        if self.authentication is Authentication.SCRAM:
+            return "SASL_SSL" if self.tls else "SASL_PLAINTEXT"
+        return "SSL" if self.tls else "PLAINTEXT"
 
 
 @dataclass(frozen=True)
@@ -204,6 +225,11 @@ class Cluster:
     balance: Balance
     lost_after_s: float | None  # how long a volume's node may be away before the volume counts as lost
     restart: str  # the value of the annotation RESTART: another value restarts every broker and controller
+    internal_tls: bool | None  # whether the links between brokers are to be encrypted; None: as they are, or new: yes
+    cluster_ca: Authority
+    clients_ca: Authority
+    super_users: tuple[str, ...] | None  # None: without an authorizer, every client may do everything
+    links: Links  # the present stage of the links; before it is known, the one that the spec asks for
     certificates: str = ""  # a digest of the certificates that brokers read at their start
     leaving: int = 0  # how many brokers exist that the spec doesn't want any more
 
@@ -224,7 +250,7 @@ class Cluster:
 
     @property
     def internal(self) -> Listener:
-        """The listener that the operator itself and jobs inside Kubernetes use."""
+        """The listener that clients inside Kubernetes use unless they choose another one."""
         return next(listener for listener in self.listeners if not listener.external)
 
 
@@ -264,7 +290,18 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
         balance=parse_balance(spec.get("balance") or {}),
         lost_after_s=_seconds(brokers.get("lostVolumesAfterMinutes")),
         restart=annotation(resource, RESTART),
+        internal_tls=_internal_tls(spec),
+        cluster_ca=parse_authority(spec.get("clusterCa") or {}, "clusterCa"),
+        clients_ca=parse_authority(spec.get("clientsCa") or {}, "clientsCa"),
+        super_users=parse_super_users(spec, settings.static),
+        links=Links.ENCRYPTED if _internal_tls(spec) else Links.PLAIN,
     )
+
+
+def _internal_tls(spec: Object) -> bool | None:
+    """Whether the links between brokers are to be encrypted. Rights need that, because brokers have no names without
+    certificates."""
+    return True if spec.get("authorization") else spec.get("internalTls")
 
 
 def _seconds(minutes: int | None) -> float | None:
@@ -361,6 +398,7 @@ def _metadata(given: Object, defaults: Defaults) -> Etcd | ExternalEtcd:
         resources=checked_resources(etcd.get("resources") or {}, "metadata.etcd"),
         template=_template(etcd.get("template") or {}),
         tls=bool(etcd.get("tls")),
+        tls_said=etcd.get("tls"),
         lost_after_s=_seconds(etcd.get("lostVolumesAfterMinutes")),
         snapshots=_snapshots(etcd["snapshots"]) if etcd.get("snapshots") else None,
     )
@@ -393,11 +431,14 @@ def _listeners(given: list[Object] | None) -> tuple[Listener, ...]:
             first_node_port=(each.get("nodePorts") or {}).get("first"),
             first_broker_port=(each.get("brokerPorts") or {}).get("first"),
             peers=tuple(each.get("networkPolicyPeers") or ()),
+            tls=bool(each.get("tls")),
+            authentication=parse_authentication(each),
+            certificate_secret=(each.get("certificate") or {}).get("secretName"),
         )
         for each in given
     )
     if all(listener.external for listener in listeners):
-        raise SpecError("listeners: one has to be Internal, for the operator and Topics")
+        raise SpecError("listeners: one has to be Internal, for clients inside Kubernetes")
     return listeners
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ottla.operator.objects import Ref, going, holds, ref_of
+from ottla.operator.objects import going, ref_of
+from ottla.operator.spec.of_cluster import OfCluster, cluster_of
 from ottla.settings.catalogue import TOPIC, nearest_name
 from ottla.settings.own import TOPIC_SETTINGS
 from ottla.settings.setting import InvalidSetting
@@ -32,15 +33,10 @@ class DeletionPolicy(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicResource:
+class TopicResource(OfCluster):
     """A Topic resource. If `partitions` or `replication_factor` is None, a new topic gets the cluster's default, and an
     existing topic keeps its number."""
 
-    ref: Ref
-    uid: str
-    created: str  # RFC 3339 in UTC with whole seconds, so texts sort by time
-    generation: int
-    cluster: Ref
     topic: str
     partitions: int | None = None
     replication_factor: int | None = None
@@ -48,23 +44,15 @@ class TopicResource:
     deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
     paused: bool = False
     deleting: bool = False  # the resource is being deleted, and a finalizer keeps it for now
-    status: Mapping[str, Any] = field(default_factory=dict)
-    refusal: str = ""  # what a person has to change; empty where the spec can be followed
 
     def __hash__(self) -> int:
         return hash(self.uid)
-
-    @property
-    def ready(self) -> bool:
-        """Whether the resource's status has the condition Ready as True."""
-        return holds(self.status, "Ready")
 
 
 def parse_topic(resource: Mapping[str, Any]) -> TopicResource:
     """Reads a resource as the API server gives it. A spec that can't be followed raises nothing: see `refusal`."""
     metadata, spec = resource["metadata"], resource.get("spec") or {}
     ref = ref_of(resource)
-    cluster = spec.get("cluster") or {}
     config = {str(name): _text(value) for name, value in (spec.get("config") or {}).items()}
     topic = str(spec.get("topicName") or ref.name)
     partitions, factor = spec.get("partitions"), spec.get("replicationFactor")
@@ -74,7 +62,7 @@ def parse_topic(resource: Mapping[str, Any]) -> TopicResource:
         uid=metadata["uid"],
         created=metadata["creationTimestamp"],
         generation=int(metadata.get("generation", 1)),
-        cluster=Ref(cluster.get("namespace") or ref.namespace, str(cluster.get("name", ""))),
+        cluster=cluster_of(resource),
         topic=topic,
         partitions=partitions,
         replication_factor=factor,

@@ -5,28 +5,25 @@ The rules are read without the rest of the spec: a Cluster whose spec can't be c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ottla.operator.objects import Ref, annotation, ref_of
+from ottla.operator.spec.namespaces import AllowedNamespaces, parse_allowed_namespaces
 
 CONFIRM = "ottla.dev/confirm-topic-deletion"
-CLIENT_PORT = 9092
 MIN_INSYNC = "min.insync.replicas"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """A Cluster's rules for its Topics. `namespace_labels` is None if the Cluster doesn't select namespaces by
-    labels."""
+    """A Cluster's rules for its Topics."""
 
     cluster: Ref
     uid: str  # the Cluster's uid
+    namespaces: AllowedNamespaces
     paused: bool = False
-    bootstrap: str = ""
-    everywhere: bool = False
-    namespace_labels: Mapping[str, str] | None = None
     throttle_bytes_per_second: int | None = None
     min_insync_replicas: int = 1  # for topics without a value of their own
     confirmed: str = ""  # the token of the deletion that a person has confirmed
@@ -37,29 +34,16 @@ class TopicRules:
         """Whether the Cluster says how fast replicas may be copied."""
         return self.throttle_bytes_per_second is not None
 
-    def allows(self, namespace: str, selected: Collection[str]) -> bool:
-        """Whether Topics of a namespace may belong to the cluster. `selected`: the namespaces that have the labels."""
-        if namespace == self.cluster.namespace or self.everywhere:
-            return True
-        return self.namespace_labels is not None and namespace in selected
-
 
 def parse_topic_rules(resource: Mapping[str, Any]) -> TopicRules:
     """Reads the rules from a Cluster resource as the API server gives it."""
     spec = resource.get("spec") or {}
-    topics = spec.get("topics") or {}
-    allowed = topics.get("allowedNamespaces") or "Same"
     cluster = ref_of(resource)
-    listeners = spec.get("listeners") or ()
-    inside = (listener for listener in listeners if listener.get("type", "Internal") == "Internal")
-    port = next((listener.get("port", CLIENT_PORT) for listener in inside), CLIENT_PORT)
     return TopicRules(
         cluster=cluster,
         uid=resource["metadata"]["uid"],
+        namespaces=parse_allowed_namespaces(spec.get("topics") or {}, cluster.namespace),
         paused=bool(spec.get("paused", False)),
-        bootstrap=f"{cluster.name}-bootstrap.{cluster.namespace}.svc:{port}",
-        everywhere=allowed == "All",
-        namespace_labels=(topics.get("namespaceSelector") or {}).get("matchLabels") if allowed == "Selector" else None,
         throttle_bytes_per_second=(spec.get("scaling") or {}).get("throttleBytesPerSecond"),
         min_insync_replicas=_number((spec.get("config") or {}).get(MIN_INSYNC)),
         confirmed=annotation(resource, CONFIRM),

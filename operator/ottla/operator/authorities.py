@@ -1,0 +1,143 @@
+"""Keeps a Cluster's two certificate authorities: one signs the brokers' certificates, the other one those of clients.
+
+Each authority has two Secrets: `<cluster>-cluster-ca` with its key, and `<cluster>-cluster-ca-cert` with the trusted
+certificates, which clients may read; and the same with `clients` in place of `cluster`. The steps of a renewal are
+those of `certificates.py`. No pod is restarted for them, because brokers read their files again. So the operator asks
+the brokers themselves whether they have read them (`trust_probe.py`).
+
+- An authority's successor signs once every broker accepts its certificates. That of the cluster's authority also waits
+  until half of the renewal time has passed, so that clients can read `ca.crt` again.
+- The annotation FORCE_RENEW on the Secret with the key asks for a successor now. FORCE_REPLACE asks for one that signs
+  as soon as brokers accept its certificates, and has the predecessor forgotten: by brokers, once all of them show new
+  certificates; the clients' one after a day, in which clients get new certificates.
+- Otherwise a predecessor is trusted until its time is over.
+- If the Secret with the key is lost, a new authority is made, which signs once brokers accept its certificates. Until
+  then the present certificates stay in use.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ottla.operator import certificates
+from ottla.operator.certificates import Secret
+from ottla.operator.etcd_secrets import SecretIncomplete
+from ottla.operator.kube import Kube
+from ottla.operator.objects import Object, annotation
+from ottla.operator.plan import names
+from ottla.operator.plan.broker_pods import BROKER
+from ottla.operator.spec.security import Authority
+from ottla.operator.visit import Visit
+
+FORCE_RENEW, FORCE_REPLACE = "ottla.dev/force-renew", "ottla.dev/force-replace"
+BEGUN = "begun"  # the value that the operator gives to FORCE_REPLACE once there is a successor
+_OWN = ("tls.crt", "tls.key")
+_NOTHING: Object = {"metadata": {}}
+
+
+@dataclass(frozen=True)
+class Duties:
+    """What an authority's steps depend on, besides its own Secret."""
+
+    name: str  # of the Secret with its key
+    purpose: str  # what the authority is for, in Events
+    rules: Authority
+    grace: timedelta  # how long others have to read a successor's certificate before it signs
+    read: Callable[[Secret], Awaitable[bool]]  # whether all brokers accept what the successor in these data signs
+    replaced: Callable[[Secret], Awaitable[bool]]  # whether the authority in these data has replaced its predecessor
+
+
+async def kept(kube: Kube, visit: Visit, duties: Duties) -> Secret:
+    """Takes the next step for an authority, and keeps the Secret with its trusted certificates. Returns the authority's
+    data. Raises SecretIncomplete, NameTaken, KubeError."""
+    found = await kube.get("Secret", visit.cluster.namespace, duties.name)
+    present = certificates.decoded(found)
+    if not duties.rules.generated:
+        _check(present, duties.name)
+        await _tell_trust(kube, visit, duties.name, present)
+        return present
+    renews, replaces = (annotation(found or _NOTHING, name) for name in (FORCE_RENEW, FORCE_REPLACE))
+    if not present and (trust := await _trusted_so_far(kube, visit, duties.name)):
+        present = certificates.lost(trust, duties.name, visit.now, duties.rules.validity_days)
+        await visit.tell("AuthorityLost", f"the authority for {duties.purpose} is lost, and a new one is made")
+    in_haste = bool(replaces) or not certificates.signs(present)
+    known = "next.crt" in present and await _may_sign(visit, duties, present, in_haste=in_haste)
+    authority = certificates.tended(
+        present,
+        duties.name,
+        visit.now,
+        known=known,
+        days=duties.rules.validity_days,
+        ahead_days=duties.rules.renewal_days,
+        asked=bool(renews) or replaces not in ("", BEGUN),
+    )
+    wanted = names.secret(visit.cluster, duties.name, BROKER, certificates.encoded(authority))
+    await visit.found.keep_secret(wanted, found)
+    if present and authority != present:
+        signs = "is trusted from now on, and signs later" if "next.crt" in authority else "signs from now on"
+        await visit.tell("AuthorityRenewed", f"a new authority for {duties.purpose} {signs}")
+    if "next.crt" in authority and (renews or replaces not in ("", BEGUN)):
+        noted = {FORCE_RENEW: None, FORCE_REPLACE: BEGUN if replaces else None}
+        await _patched(kube, visit, duties.name, {"metadata": {"annotations": noted}})
+    if authority == present and await _is_over(visit, duties, authority, replaced=replaces == BEGUN):
+        authority = certificates.without_predecessor(authority)
+        forgotten: Object = {"data": {"before.crt": None}, "metadata": {"annotations": {FORCE_REPLACE: None}}}
+        await _patched(kube, visit, duties.name, forgotten)
+        await visit.tell("AuthorityForgotten", f"the former authority for {duties.purpose} isn't trusted any more")
+    visit.busy |= bool(renews or replaces) or not certificates.signs(authority)
+    await _tell_trust(kube, visit, duties.name, authority)
+    return authority
+
+
+async def _trusted_so_far(kube: Kube, visit: Visit, name: str) -> bytes:
+    """The certificates (PEM) that clients trust by the Cluster's own Secret; empty where there is none."""
+    found = await kube.get("Secret", visit.cluster.namespace, names.trust_of(name))
+    return certificates.decoded(found).get("ca.crt", b"") if found is not None and visit.found.owns(found) else b""
+
+
+async def _may_sign(visit: Visit, duties: Duties, present: Secret, *, in_haste: bool) -> bool:
+    waited = in_haste or visit.now >= certificates.made_at(present["next.crt"]) + duties.grace
+    return waited and await duties.read(present)
+
+
+async def _is_over(visit: Visit, duties: Duties, authority: Secret, *, replaced: bool) -> bool:
+    """Whether the predecessor of an authority is to be forgotten."""
+    if "before.crt" not in authority or "next.crt" in authority:
+        return False
+    if visit.now >= certificates.expires_at(authority["before.crt"]):
+        return True
+    return replaced and await duties.replaced(authority)
+
+
+async def _patched(kube: Kube, visit: Visit, name: str, patch: Object) -> None:
+    await kube.merge("Secret", visit.cluster.namespace, name, patch)
+
+
+async def _tell_trust(kube: Kube, visit: Visit, name: str, authority: Secret) -> None:
+    """Keeps the Secret with the trusted certificates, which lacks every key."""
+    name = names.trust_of(name)
+    found = await kube.get("Secret", visit.cluster.namespace, name)
+    data = certificates.decoded(found)
+    trusted = certificates.trusted(authority)
+    if data.get("ca.crt") != trusted or not {"ca.p12", "ca.password"} <= data.keys():
+        password = data.get("ca.password", b"").decode() or secrets.token_hex(16)
+        store = certificates.trust_store(trusted, password)
+        data = {"ca.crt": trusted, "ca.p12": store, "ca.password": password.encode()}
+    await visit.found.keep_secret(names.secret(visit.cluster, name, BROKER, certificates.encoded(data)), found)
+
+
+def _check(authority: Secret, name: str) -> None:
+    """Raises SecretIncomplete unless these data from elsewhere are those of an authority."""
+    missing = [part for part in _OWN if part not in authority]
+    if len(missing) == len(_OWN):
+        raise SecretIncomplete(
+            f"the Secret {name} has no authority: create it with tls.crt and tls.key, or let "
+            "generateCertificateAuthority be true"
+        )
+    if missing:
+        raise SecretIncomplete(f"the Secret {name} has no {missing[0]}: add it")
+    if problem := certificates.problem_of_pair(certificates.Issued(authority["tls.crt"], authority["tls.key"])):
+        raise SecretIncomplete(f"the Secret {name} can't be used: {problem}")

@@ -1,0 +1,128 @@
+"""Keeps the certificates of a Cluster's brokers, and the operator's own one.
+
+All files that brokers need are in one Secret, which pods mount. Certificates are made before the pods that need them,
+and again when a listener gets an address that its certificate lacks. A file stays in the Secret until every pod was
+started with settings that don't name it, because a container may start anew at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ottla.operator import certificates
+from ottla.operator.certificates import CLIENT, SERVER, Issued, Secret
+from ottla.operator.etcd_secrets import SecretIncomplete
+from ottla.operator.kube import Kube
+from ottla.operator.objects import annotation
+from ottla.operator.plan import broker_tls, names
+from ottla.operator.plan.broker_file import server_properties
+from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
+from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE, LINKS_FILE, ORGANIZATION
+from ottla.operator.refusals import Awaited
+from ottla.operator.spec.cluster import Cluster, Listener
+from ottla.operator.visit import Visit
+
+
+async def operators_kept(kube: Kube, visit: Visit, authority: Secret) -> None:
+    """Keeps the Secret with the operator's certificate."""
+    cluster = visit.cluster
+    name = names.operator_certificate(cluster.name)
+    found = await kube.get("Secret", cluster.namespace, name)
+    present = certificates.decoded(found)
+    pair = Issued(present.get("tls.crt", b""), present.get("tls.key", b""))
+    if not certificates.usable(authority, pair, visit.now) and (certificates.signs(authority) or not pair.key):
+        pair = _issued(visit, authority, broker_tls.operators_name(cluster), (), CLIENT)
+    data = {"ca.crt": certificates.trusted(authority), "tls.crt": pair.certificate, "tls.key": pair.key}
+    await visit.found.keep_secret(names.secret(cluster, name, "operator", certificates.encoded(data)), found)
+
+
+async def brokers_kept(kube: Kube, visit: Visit, authority: Secret, clients: Secret) -> None:
+    """Keeps the Secret with the brokers' files. `clients`: the authority of clients, empty where no listener asks for
+    certificates. Raises SecretIncomplete if a listener's own Secret can't be used."""
+    cluster = visit.cluster
+    name = names.broker_certificates(cluster.name)
+    found = await kube.get("Secret", cluster.namespace, name)
+    present = certificates.decoded(found)
+    data = {
+        CLUSTER_CA_FILE: certificates.trusted(authority),
+        LINKS_FILE: _signed(
+            visit,
+            authority,
+            present.get(LINKS_FILE, b""),
+            broker_tls.brokers_name(cluster),
+            broker_tls.hosts_of_links(cluster),
+        ),
+    }
+    if clients:
+        data[CLIENTS_CA_FILE] = certificates.trusted(clients)
+    for listener in cluster.listeners:
+        if not listener.tls:
+            continue
+        file = broker_tls.file_of(listener)
+        if listener.certificate_secret is not None:
+            data[file] = await _own(kube, cluster, listener, listener.certificate_secret)
+        else:
+            hosts = broker_tls.hosts_of(cluster, listener, _brokers(visit), _addresses(visit, listener))
+            data[file] = _signed(visit, authority, present.get(file, b""), broker_tls.brokers_name(cluster), hosts)
+    if not _all_started_anew(visit):
+        data = {**present, **data}
+    await visit.found.keep_secret(names.secret(cluster, name, BROKER, certificates.encoded(data)), found)
+
+
+def _brokers(visit: Visit) -> Iterable[int]:
+    return visit.cluster.broker_ids | visit.leaving
+
+
+def _addresses(visit: Visit, listener: Listener) -> list[str]:
+    own = visit.findings.bootstrap.get(listener.name, "") if listener.external else ""
+    return [own, *(each.get(listener.name, "") for each in visit.addresses.values())]
+
+
+def _signed(visit: Visit, authority: Secret, present: bytes, name: str, hosts: Iterable[str]) -> bytes:
+    """A key store with a certificate for these hosts. The present one is kept while it is usable, also if it is for
+    further hosts: an address may be unknown for a moment."""
+    if not certificates.signs(authority) and present:
+        return present
+    pair = certificates.pair_in(present)
+    has = certificates.hosts_of(pair.certificate)
+    if set(hosts) <= set(has) and certificates.usable(authority, pair, visit.now, hosts=has):
+        return present
+    return _issued(visit, authority, name, hosts, CLIENT, SERVER).store
+
+
+def _issued(
+    visit: Visit, authority: Secret, name: str, hosts: Iterable[str], *purposes: certificates.Purpose
+) -> Issued:
+    if not certificates.signs(authority):
+        raise Awaited("brokers have to trust the new authority before it signs their certificates")
+    return certificates.issued(
+        authority,
+        name,
+        visit.now,
+        hosts=list(hosts),
+        purposes=purposes,
+        days=visit.cluster.cluster_ca.validity_days,
+        organization=ORGANIZATION,
+    )
+
+
+async def _own(kube: Kube, cluster: Cluster, listener: Listener, secret: str) -> bytes:
+    """The key store with a listener's certificate from a person's Secret. Raises SecretIncomplete."""
+    whose = f"listeners: {listener.name}: the Secret {secret}"
+    found = await kube.get("Secret", cluster.namespace, secret)
+    if found is None:
+        raise SecretIncomplete(f"{whose} doesn't exist: create it with tls.crt and tls.key")
+    data = certificates.decoded(found)
+    if missing := [part for part in ("tls.crt", "tls.key") if part not in data]:
+        raise SecretIncomplete(f"{whose} has no {missing[0]}: add it")
+    pair = Issued(data["tls.crt"], data["tls.key"])
+    if problem := certificates.problem_of_pair(pair):
+        raise SecretIncomplete(f"{whose} can't be used: {problem}")
+    return pair.key.rstrip() + b"\n" + pair.certificate
+
+
+def _all_started_anew(visit: Visit) -> bool:
+    """Whether every pod of brokers and controllers was made for the present file of settings."""
+    wanted = names.checksum(server_properties(visit.cluster))
+    pods = [pod for component in (BROKER, CONTROLLER) for pod in visit.found.all("Pod", component)]
+    return all(annotation(pod, names.CONFIG_CHECKSUM) == wanted for pod in pods)

@@ -1,0 +1,22 @@
+"""Finds the namespaces that a Cluster selects by labels."""
+
+from __future__ import annotations
+
+from ottla.operator.kube import KubeError
+from ottla.operator.resources import Lister
+from ottla.operator.spec.namespaces import AllowedNamespaces
+
+
+async def selected_namespaces(kube: Lister, rule: AllowedNamespaces) -> frozenset[str]:
+    """The namespaces that have the rule's labels; none if the rule has no labels, or if the operator may not list
+    namespaces. Raises KubeError."""
+    if rule.labels is None:
+        return frozenset()
+    text = ",".join(f"{name}={value}" for name, value in sorted(rule.labels.items()))
+    try:
+        namespaces = await kube.list("Namespace", labels=text)
+    except KubeError as error:
+        if error.status == 403:
+            return frozenset()
+        raise
+    return frozenset(namespace["metadata"]["name"] for namespace in namespaces)

@@ -1,0 +1,52 @@
+"""The status of a User resource, by the outcome of a reconcile. Pure; the time is an input.
+
+The status is written only if it differs from the present one, so a resource without changes costs no request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ottla.operator.objects import timestamp
+from ottla.operator.spec.user import UserResource
+from ottla.operator.status import Condition, conditions
+from ottla.wording import abridged
+
+MESSAGE_LENGTH_MAX = 1024
+
+Status = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The outcome of a reconcile of one User. If `ready` is None, the condition Ready stays as it was."""
+
+    ready: bool | None
+    reason: str
+    message: str = ""
+    username: str = ""  # the user's name in Kafka; empty if it isn't known
+    secret: str = ""  # the name of the User's Secret; empty if it has none
+    expires: datetime | None = None  # when the user's certificate ends
+    expected: bool = False  # no Event is made for it, because it passes by itself
+
+
+def user_status(resource: UserResource, outcome: Outcome, now: datetime) -> Status:
+    """The whole status; `now`, in UTC, becomes the time of conditions that have flipped."""
+    message = abridged(outcome.message, MESSAGE_LENGTH_MAX)
+    status: Status = {"observedGeneration": resource.generation, "message": message}
+    if outcome.username:
+        status["username"] = outcome.username
+    if outcome.secret:
+        status["secret"] = outcome.secret
+    if outcome.expires is not None:
+        status["certificateExpires"] = timestamp(outcome.expires)
+    known = {condition["type"]: condition for condition in resource.status.get("conditions", ())}
+    before = known.get("Ready")
+    ready = Condition("Ready", outcome.ready, outcome.reason, message)
+    if outcome.ready is None and before is not None:
+        holds = {"True": True, "False": False}.get(before["status"])
+        ready = Condition("Ready", holds, before["reason"], before["message"])
+    status["conditions"] = conditions(known.values(), [ready], resource.generation, now)
+    return status

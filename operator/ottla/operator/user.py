@@ -1,0 +1,290 @@
+"""Brings the users of a cluster to what their User resources say: all of them in one sweep.
+
+A sweep handles all Users of a cluster, not one. So a single look at the brokers serves thousands of users, changes are
+made in batches, and the sweep can find conflicts between Users, and users that have lost their resources.
+
+A sweep observes (the resources, the Cluster, the brokers), records the users to whom it will give something, changes
+ACLs and quotas, looks after Secrets and passwords (`user_access.py`), removes former users, and writes the statuses
+that differ. Each step may be repeated safely, as happens when the operator ends in the middle of a sweep.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Protocol
+
+from ottla.operator import kafka_users
+from ottla.operator.kafka import KafkaAdmin, KafkaAdmins, Unreachable, said
+from ottla.operator.link import ENCRYPTED, Link, bootstrap_of, link_of
+from ottla.operator.namespaces import selected_namespaces
+from ottla.operator.objects import Ref, going, holds
+from ottla.operator.plan.recorded_users import Given, RecordedUsers
+from ottla.operator.plan.user import Contest, KafkaUsers, contest
+from ottla.operator.plan.user_status import Outcome
+from ottla.operator.queue import Result
+from ottla.operator.records import Keeper
+from ottla.operator.reports import News, Reports, Writer
+from ottla.operator.resources import Lister
+from ottla.operator.spec.user import Login, UserResource
+from ottla.operator.spec.user_rules import UserRules, parse_user_rules
+from ottla.operator.user_access import UserAccess
+from ottla.operator.user_departures import FAILED_S, UserDepartures
+from ottla.operator.user_reports import reports_of
+from ottla.operator.user_resources import UserResources
+from ottla.operator.user_rights import Changes, change_rights
+from ottla.protocol.errors import ErrorCode
+
+logger = logging.getLogger(__name__)
+
+CHANGES_MAX = 500  # the most users whose rights, and the most whose Secrets, one sweep changes
+AT_ONCE_S = 0.2
+PASSING_S = 5.0
+WAITING_S = 15.0  # the pause while something isn't there that the Cluster or a person makes
+BROKERS_S = 15.0  # the pause while the brokers of a Cluster that isn't Ready don't answer
+PASSING = frozenset({ErrorCode.request_timed_out, ErrorCode.not_controller, ErrorCode.broker_not_available})
+
+
+class Kube(Lister, Writer, Keeper, Protocol):
+    """The part of `ottla.operator.kube.Kube` that sweeps need."""
+
+
+@dataclass(slots=True)
+class _Sweep:
+    """The findings and changes of one sweep so far."""
+
+    rules: UserRules
+    admin: KafkaAdmin
+    now: datetime
+    outcomes: dict[UserResource, Outcome] = field(default_factory=dict)
+    news: list[News] = field(default_factory=list)
+    pauses: list[float] = field(default_factory=list)
+
+
+class UserReconciler:
+    """Reconciles the Users of one cluster at a time: its keys are those of Clusters."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        resources: UserResources,
+        *,
+        ours: Callable[[Ref], bool] = lambda _: True,
+        bootstrap: Callable[[Ref, Link], str] = lambda cluster, link: bootstrap_of(*cluster, link),
+        clock: Callable[[], float] = monotonic,
+        utc: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        """`ours`: whether this operator reconciles a Cluster; `bootstrap`: the address at which the operator
+        reaches a Cluster's brokers."""
+        self._kube = kube
+        self._resources = resources
+        self._reports = Reports(kube, resources)
+        self._access = UserAccess(kube, clock)
+        self._departures = UserDepartures(kube, resources, clock)
+        self._ours = ours
+        self._bootstrap = bootstrap
+        self._clock = clock
+        self._utc = utc
+        self._admins = KafkaAdmins()
+        self._starting: set[Ref] = set()  # Clusters for which the log says that their users wait
+
+    def close(self) -> None:
+        """Ends all connections to brokers."""
+        self._admins.close()
+
+    async def reconcile(self, key: Ref) -> Result:
+        """One sweep of the users of the Cluster `key`; no sweep for a Cluster that another operator reconciles."""
+        watched = self._resources.namespaces
+        if watched is not None and key.namespace not in watched:
+            return Result(gone=True)
+        await self._resources.up_to_date(self._clock())
+        mine = self._resources.of(key)
+        found = await self._kube.get("Cluster", *key)
+        if found is None or going(found):
+            self._forget(key)
+            message = f"there is no Cluster {key}: create it, or name another Cluster in a new User"
+            await self._tell(dict.fromkeys(mine, Outcome(False, "ClusterNotFound", message)))
+            return Result(gone=not mine)
+        rules = parse_user_rules(found)
+        recorded = await self._departures.recorded(rules)
+        if not self._ours(key) or not (mine or recorded.users):
+            self._forget(key)
+            return Result(gone=True)
+        if rules.paused:
+            await self._tell_waiting(mine, Outcome(False, "ClusterPaused", f"the Cluster {key} is paused"))
+            return Result()
+        link = await link_of(self._kube, key, encrypted=bool((found.get("status") or {}).get(ENCRYPTED)))
+        sweep = _Sweep(rules, self._admins.get(key, self._bootstrap(key, link), link), self._utc())
+        try:
+            await self._sweep(sweep, mine, recorded)
+        except Unreachable as error:
+            starting = not holds(found.get("status"), "Ready")
+            message = f"the brokers of {key} don't answer yet"
+            await self._tell_waiting(mine, Outcome(False, "ClusterUnreachable", message, expected=starting))
+            if not starting:
+                raise
+            # Not a failure, after which pauses would grow: each change of the Cluster's status causes a new sweep.
+            if key not in self._starting:
+                self._starting.add(key)
+                logger.info("users of %s wait until this Cluster is Ready: %s", key, error)
+            return Result(BROKERS_S)
+        self._starting.discard(key)
+        await self._reports.events(sweep.news, sweep.now)
+        await self._tell(sweep.outcomes)
+        return Result(min(sweep.pauses, default=None))
+
+    def _forget(self, key: Ref) -> None:
+        self._admins.forget(key)
+        self._departures.forget(key)
+        self._access.forget(key)
+        self._starting.discard(key)
+
+    async def _sweep(self, sweep: _Sweep, mine: list[UserResource], recorded: RecordedUsers) -> None:
+        """Does all of a sweep, except writing Events and statuses."""
+        rules, admin = sweep.rules, sweep.admin
+        kafka = await kafka_users.look(admin)
+        users = self._winners(sweep, contest(await self._named(sweep, mine)))
+        recorded = await self._departures.record(recorded, {**recorded.users, **_given(users, recorded)})
+        changes = await change_rights(admin, users, kafka, CHANGES_MAX)
+        granted = await self._access.grant(users, rules, kafka, admin, CHANGES_MAX, sweep.now)
+        for user, outcome in granted.outcomes.items():
+            if user not in changes.left:
+                sweep.outcomes[user] = _concluded(user, users[user], outcome, changes, rules)
+        recorded = await self._drop_passwords(admin, users, kafka, recorded)
+        await self._remove_former(sweep, kafka, recorded)
+        sweep.news += [*changes.news, *granted.news]
+        if changes.left or granted.left:
+            sweep.pauses.append(AT_ONCE_S)
+        if any(outcome.ready is None for outcome in sweep.outcomes.values()):
+            sweep.pauses.append(PASSING_S)
+        if any(outcome.ready is False for outcome in granted.outcomes.values()):
+            sweep.pauses.append(WAITING_S)
+
+    async def _named(self, sweep: _Sweep, mine: list[UserResource]) -> dict[UserResource, str]:
+        """The names in Kafka of the Users that may have one. The other Users can't claim a name, and are told why."""
+        rules = sweep.rules
+        selected = await selected_namespaces(self._kube, rules.namespaces)
+        found = {}
+        for user in mine:
+            name, namespace = rules.name_of(user), user.ref.namespace
+            if not rules.namespaces.has(namespace, selected):
+                message = (
+                    f"the Cluster {rules.cluster} takes no Users from the namespace {namespace}: change its "
+                    "users.allowedNamespaces, or move the User"
+                )
+                sweep.outcomes[user] = Outcome(False, "NamespaceNotAllowed", message)
+            elif name is None:
+                message = (
+                    f"no rule of the Cluster's ssl.principal.mapping.rules matches {user.certified_name}, so the "
+                    "brokers refuse such certificates: correct the rules, or give the User another name"
+                )
+                sweep.outcomes[user] = Outcome(False, "NameNotMapped", message)
+            elif rules.is_reserved(name, namespace):
+                message = (
+                    f"'{name}' may do everything in the Cluster {rules.cluster}: only a User in the Cluster's own "
+                    "namespace may have this name"
+                )
+                sweep.outcomes[user] = Outcome(False, "NameNotAllowed", message)
+            else:
+                found[user] = name
+        return found
+
+    @staticmethod
+    def _winners(sweep: _Sweep, contested: Contest) -> dict[UserResource, str]:
+        """The Users to follow, with their names in Kafka. The others are told why they aren't followed."""
+        users = {}
+        for user, name in contested.names.items():
+            winner = contested.winner(user)
+            if winner is not user:
+                message = f"user '{name}' follows the older User {winner.ref}: delete one of the two, or rename one"
+                sweep.outcomes[user] = Outcome(False, "ResourceConflict", message)
+            elif user.refusal:
+                sweep.outcomes[user] = Outcome(False, "InvalidSpec", user.refusal)
+            elif not user.deleting:
+                users[user] = name
+        return users
+
+    async def _drop_passwords(
+        self, admin: KafkaAdmin, users: Mapping[UserResource, str], kafka: KafkaUsers, recorded: RecordedUsers
+    ) -> RecordedUsers:
+        """Removes the passwords that the operator has set for users who log in otherwise now. Returns the record."""
+        others = [
+            name for user, name in users.items() if user.login is not Login.SCRAM and recorded.users[name].password
+        ]
+        answers = await kafka_users.drop_passwords(admin, [name for name in others if name in kafka.passwords])
+        gone = {name: recorded.users[name]._replace(password=False) for name in others if answers.get(name) is None}
+        return await self._departures.record(recorded, {**recorded.users, **gone})
+
+    async def _remove_former(self, sweep: _Sweep, kafka: KafkaUsers, recorded: RecordedUsers) -> None:
+        """Removes users that have lost their User."""
+        rules = sweep.rules
+
+        def claimed() -> set[str]:
+            return {name for user in self._resources.of(rules.cluster) for name in _claims(user, rules)}
+
+        due, look_again_s = await self._departures.former(rules, recorded, claimed)
+        if look_again_s is not None:
+            sweep.pauses.append(look_again_s)
+        if due:
+            done = await self._departures.remove(sweep.admin, rules, kafka, recorded, due, sweep.now)
+            if not done:
+                sweep.pauses.append(FAILED_S)
+
+    # ---- statuses
+
+    async def _tell(self, outcomes: Mapping[UserResource, Outcome]) -> None:
+        now = self._utc()
+        await self._reports.statuses(reports_of(outcomes, now), now)
+
+    async def _tell_waiting(self, mine: list[UserResource], outcome: Outcome) -> None:
+        """Writes the statuses of Users whose spec isn't followed yet; other Users keep their statuses."""
+        await self._tell(
+            {
+                user: replace(outcome, username=user.status.get("username", ""), secret=user.status.get("secret", ""))
+                for user in mine
+                if not user.ready or user.status.get("observedGeneration") != user.generation
+            }
+        )
+
+
+def _given(users: Mapping[UserResource, str], recorded: RecordedUsers) -> dict[str, Given]:
+    """What the record has to say about users before they are given anything."""
+    found = {}
+    for user, name in users.items():
+        before = recorded.users.get(name)
+        found[name] = Given(user.created, user.login is Login.SCRAM or (before is not None and before.password))
+    return found
+
+
+def _claims(user: UserResource, rules: UserRules) -> set[str]:
+    """The names that a User keeps from being removed: all that it might mean if its spec can't be followed."""
+    if user.refusal:
+        return {user.name, user.certified_name}
+    name = rules.name_of(user)
+    return set() if name is None or rules.is_reserved(name, user.ref.namespace) else {name}
+
+
+def _concluded(user: UserResource, name: str, outcome: Outcome, changes: Changes, rules: UserRules) -> Outcome:
+    """A user's outcome, by what became of its Secret and of its rights. A Secret that isn't there is told first."""
+    outcome = replace(outcome, username=name)
+    error = changes.refused.get(user)
+    if outcome.ready is not True:
+        return outcome
+    if error is not None:
+        ready = None if error.code in PASSING else False
+        return replace(
+            outcome, ready=ready, reason="RightsRefused", message=f"the brokers refuse its rights: {said(error)}"
+        )
+    if user in changes.lacking_authorizer and rules.authorizer_wanted:
+        message = "the brokers have no authorizer yet: they get it when the Cluster's links are encrypted"
+        return replace(outcome, ready=False, reason="AuthorizerComes", message=message, expected=True)
+    if user in changes.lacking_authorizer:
+        message = (
+            "the brokers have no authorizer, so everybody may do everything: set the Cluster's spec.authorization, or "
+            "take authorization out of this User"
+        )
+        return replace(outcome, ready=False, reason="NoAuthorizer", message=message)
+    return outcome

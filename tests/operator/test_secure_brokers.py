@@ -1,0 +1,239 @@
+"""Real brokers with the files that the operator plans: they are reached by the operator's certificate alone, they take
+over another authority while they run, and they change to encrypted links one after the other without losing each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ottla.operator import certificates
+from ottla.operator.certificates import CLIENT, SERVER, Identity, Issued, Secret
+from ottla.operator.kafka import KafkaAdmin, Unreachable
+from ottla.operator.link import Link
+from ottla.operator.plan import broker_tls
+from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE, FOLDER, LINKS_FILE, ORGANIZATION
+from ottla.operator.plan.topic import Create
+from ottla.operator.spec.cluster import Cluster, Defaults, parse_cluster
+from ottla.operator.spec.security import Links
+from ottla.operator.trust_probe import TrustProbe
+from tests.peers.ottla_broker import OttlaBroker
+from tests.peers.wire import free_port
+
+NOW = datetime.now(UTC)
+LISTENERS = [
+    {"name": "plain", "port": 9092, "type": "Internal"},
+    {"name": "mtls", "port": 9094, "type": "Internal", "tls": True, "authentication": {"type": "tls"}},
+]
+
+
+def cluster(links: Links, **spec: Any) -> Cluster:
+    meta = {"namespace": "shop", "name": "k", "uid": "u1", "generation": 1}
+    spec = {"brokers": {"replicas": 2, "storage": {"size": "1Gi"}}, "listeners": LISTENERS, **spec}
+    return replace(parse_cluster({"metadata": meta, "spec": spec}, Defaults("ottla:1", "etcd:1")), links=links)
+
+
+class Files:
+    """The files of the brokers' Secret, and the operator's certificate, by two authorities."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.of_cluster = certificates.authority("k-cluster-ca", NOW, 365)
+        self.of_clients = certificates.authority("k-clients-ca", NOW, 365)
+        self.write()
+
+    def write(self) -> None:
+        """Writes all files, each in one step, as kubelets do."""
+        self._put(CLUSTER_CA_FILE, certificates.trusted(self.of_cluster))
+        self._put(CLIENTS_CA_FILE, certificates.trusted(self.of_clients))
+        hosts = [broker_tls.server_name("shop", "k"), "127.0.0.1"]
+        for file in (LINKS_FILE, "mtls.pem"):
+            self._put(file, self.issued("k-brokers", hosts=hosts, purposes=(CLIENT, SERVER)).store)
+
+    def issued(self, name: str, **more: Any) -> Issued:
+        return certificates.issued(self.of_cluster, name, NOW, organization=ORGANIZATION, **more)
+
+    def operator(self) -> Link:
+        pair = self.issued("k-operator")
+        trust = certificates.trusted(self.of_cluster)
+        return Link(Identity(trust, pair.certificate, pair.key, broker_tls.server_name("shop", "k")))
+
+    def _put(self, name: str, content: bytes) -> None:
+        new = self.folder / f".{name}"
+        new.write_bytes(content)
+        new.rename(self.folder / name)
+
+
+class Brokers:
+    """Two brokers with ports of their own, made for stages of a Cluster one by one."""
+
+    def __init__(self, folder: Path, **spec: Any) -> None:
+        self.files = Files(folder / "tls")
+        self.ports = [{name: free_port() for name in ("REPLICATION", "REPLICATION-TLS", "PLAIN", "MTLS")} for _ in "ab"]
+        self._folder = folder
+        self._spec = spec
+        self.brokers: dict[int, OttlaBroker] = {}
+
+    def start(self, number: int, links: Links) -> None:
+        """Starts a broker for a stage, anew if it runs."""
+        if number in self.brokers:
+            self.brokers[number].stop()
+        of = cluster(links, **self._spec)
+        protocols = {"REPLICATION": "PLAINTEXT", "REPLICATION-TLS": "SSL", "PLAIN": "PLAINTEXT", "MTLS": "SSL"}
+        opened = [name for name in protocols if name != "REPLICATION" or links.plain_open]
+        opened = [name for name in opened if name != "REPLICATION-TLS" or links.encrypted_open]
+        told = ",".join(f"{name}://127.0.0.1:{self.ports[number][name]}" for name in opened)
+        tls = {name: text.replace(FOLDER, str(self.files.folder)) for name, text in broker_tls.settings(of).items()}
+        self.brokers[number] = OttlaBroker(
+            self._folder / f"broker-{number}",
+            f"127.0.0.1:{self.ports[number]['PLAIN']}",
+            **{
+                "node.id": str(number),
+                "listeners": told,
+                "advertised.listeners": told,
+                "listener.security.protocol.map": ",".join(f"{name}:{protocols[name]}" for name in opened),
+                "inter.broker.listener.name": "REPLICATION-TLS" if links.by_encrypted else "REPLICATION",
+                "ottla.metadata.store": f"embedded:{self._folder / 'metadata'}",
+                "default.replication.factor": "2",
+                "min.insync.replicas": "1",
+                **tls,
+            },
+        )
+
+    def close(self) -> None:
+        for broker in self.brokers.values():
+            broker.kill()
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Callable[..., Brokers]]:
+    all_of_them = []
+
+    def make(**spec: Any) -> Brokers:
+        brokers = Brokers(tmp_path, **spec)
+        all_of_them.append(brokers)
+        return brokers
+
+    yield make
+    for each in all_of_them:
+        each.close()
+
+
+def test_only_the_operators_certificate_gets_in_and_its_rights_are_everything(made: Callable[..., Brokers]) -> None:
+    brokers = made(authorization={"type": "Simple"})
+    for number in (0, 1):
+        brokers.start(number, Links.ENCRYPTED)
+    address = f"127.0.0.1:{brokers.ports[0]['REPLICATION-TLS']}"
+
+    async def scene() -> None:
+        admin = KafkaAdmin(address, brokers.files.operator().connect)
+        assert await admin.create([Create("orders", 2, 2, {})]) == {"orders": None}
+        deadline = time.monotonic() + 30
+        while True:
+            partitions = (await admin.look()).topics["orders"].partitions.values()
+            if all(len(partition.in_sync) == 2 for partition in partitions):
+                break
+            assert time.monotonic() < deadline, "the brokers may not fetch from each other"
+            await asyncio.sleep(0.2)
+        admin.close()
+        stranger = certificates.authority("k-cluster-ca", NOW)
+        pair = certificates.issued(stranger, "k-operator", NOW, organization=ORGANIZATION)
+        trust, name = certificates.trusted(brokers.files.of_cluster), broker_tls.server_name("shop", "k")
+        admin = KafkaAdmin(address, Link(Identity(trust, pair.certificate, pair.key, name)).connect)
+        with pytest.raises(Unreachable):
+            await admin.cluster_id()
+
+    asyncio.run(scene())
+
+
+def test_a_running_broker_takes_over_another_authority_and_the_operator_sees_when(
+    made: Callable[..., Brokers],
+) -> None:
+    brokers, probe = made(), TrustProbe()
+    for number in (0, 1):
+        brokers.start(number, Links.ENCRYPTED)
+    files = brokers.files
+
+    def accepted(authority: Secret, listener: str) -> bool:
+        pair = certificates.issued(authority, "k-probe", NOW, days=1)
+        return all(asyncio.run(probe.accepted(["127.0.0.1"], ports[listener], pair)) for ports in brokers.ports)
+
+    def shown(authority: Secret) -> bool:
+        pair = certificates.issued(authority, "k-probe", NOW, days=1)
+        asked = (
+            asyncio.run(probe.shown(["127.0.0.1"], ports["REPLICATION-TLS"], pair, authority["tls.crt"]))
+            for ports in brokers.ports
+        )
+        return all(asked)
+
+    def within(seconds: float, until: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+    for whose, listener in (("of_clients", "MTLS"), ("of_cluster", "REPLICATION-TLS")):
+        first: Secret = getattr(files, whose)
+        assert accepted(first, listener)
+        both = certificates.tended(first, "k", NOW, known=False, asked=True)
+        assert not accepted(certificates.successor(both), listener)
+        setattr(files, whose, both)
+        files.write()
+        within(20, lambda: accepted(certificates.successor(both), listener))  # noqa: B023
+        second = certificates.tended(both, "k", NOW, known=True)
+        setattr(files, whose, second)
+        files.write()
+        if whose == "of_cluster":
+            within(20, lambda: shown(second))  # noqa: B023
+        setattr(files, whose, certificates.without_predecessor(second))
+        files.write()
+        within(20, lambda: not accepted(first, listener))  # noqa: B023
+        assert accepted(second, listener)
+
+
+def test_links_become_encrypted_and_plain_again_while_replicas_stay_in_sync(made: Callable[..., Brokers]) -> None:
+    brokers = made()
+    for number in (0, 1):
+        brokers.start(number, Links.PLAIN)
+
+    async def asked(number: int, links: Links) -> KafkaAdmin:
+        listener, link = (
+            ("REPLICATION-TLS", brokers.files.operator()) if links.encrypted_open else ("REPLICATION", Link())
+        )
+        return KafkaAdmin(f"127.0.0.1:{brokers.ports[number][listener]}", link.connect)
+
+    async def in_sync(links: Links) -> None:
+        admin = await asked(1, links)
+        deadline = time.monotonic() + 40
+        while True:
+            try:
+                partitions = (await admin.look()).topics["orders"].partitions.values()
+                if all(len(partition.in_sync) == 2 for partition in partitions):
+                    break
+            except Unreachable:
+                pass
+            assert time.monotonic() < deadline, f"not in sync at {links.name}"
+            await asyncio.sleep(0.2)
+        admin.close()
+
+    async def create() -> None:
+        admin = await asked(0, Links.PLAIN)
+        assert await admin.create([Create("orders", 4, 2, {})]) == {"orders": None}
+        admin.close()
+
+    asyncio.run(create())
+    stages = [Links.OPENED, Links.SWITCHED, Links.ENCRYPTED, Links.SWITCHED, Links.OPENED, Links.PLAIN]
+    before = Links.PLAIN
+    for stage in stages:
+        for number in (0, 1):
+            brokers.start(number, stage)
+            asyncio.run(in_sync(stage if number else before))
+        before = stage

@@ -1,0 +1,378 @@
+"""Authorities, certificates, encrypted links and rights of a Cluster, in a Kubernetes in memory."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import pkcs12
+
+from ottla.operator import certificates
+from ottla.operator.certificates import CLIENT, SERVER, decoded, encoded
+from ottla.operator.objects import annotation
+from tests.unit.operator.kubernetes_world import Object
+from tests.unit.operator.test_cluster import OUTSIDE, Scene, running
+
+MTLS = {"name": "mtls", "port": 9094, "type": "Internal", "tls": True, "authentication": {"type": "tls"}}
+PLAIN = {"name": "plain", "port": 9092, "type": "Internal"}
+RENEW, REPLACE = "ottla.dev/force-renew", "ottla.dev/force-replace"
+
+
+def secret(scene: Scene, name: str) -> dict[str, bytes]:
+    return decoded(scene.world.objects.get(("Secret", "shop", name)))
+
+
+def links(scene: Scene) -> list[str]:
+    return [annotation(scene.world.objects["Pod", "shop", name], "ottla.dev/links") for name in scene.pods()]
+
+
+def restarts(scene: Scene) -> list[str]:
+    return [message.split()[0] for reason, message in scene.world.events if reason == "RollingRestart"]
+
+
+def asked(scene: Scene, name: str, annotations: dict[str, str]) -> None:
+    scene.world.objects["Secret", "shop", name]["metadata"].setdefault("annotations", {}).update(annotations)
+
+
+def common_name(pem: bytes) -> str:
+    return x509.load_pem_x509_certificate(pem).subject.rfc4514_string()
+
+
+def test_a_new_cluster_has_encrypted_links_and_an_etcd_with_tls() -> None:
+    scene = running()
+    assert links(scene) == ["ENCRYPTED"] * 3
+    assert scene.status["encryptedLinks"] is True
+    assert secret(scene, "k-cluster-ca").keys() == {"tls.crt", "tls.key"}
+    assert not secret(scene, "k-clients-ca"), "no listener asks for certificates"
+    mounted = secret(scene, "k-brokers-tls")
+    assert mounted.keys() == {"cluster-ca.crt", "replication-tls.pem"}
+    pair = certificates.pair_in(mounted["replication-tls.pem"])
+    assert common_name(pair.certificate) == "CN=k-brokers,O=ottla.dev"
+    assert certificates.usable(
+        secret(scene, "k-cluster-ca"), pair, scene.now, hosts=certificates.hosts_of(pair.certificate)
+    )
+    operator = secret(scene, "k-operator-tls")
+    assert common_name(operator["tls.crt"]) == "CN=k-operator,O=ottla.dev"
+    assert operator["ca.crt"] == mounted["cluster-ca.crt"]
+    assert secret(scene, "k-etcd-authority"), "etcd has TLS, too"
+    claim = scene.world.objects["StatefulSet", "shop", "k-etcd"]["spec"]["volumeClaimTemplates"][0]
+    assert claim["metadata"]["labels"]["ottla.dev/etcd-tls"] == "true"
+    scene.world.writes.clear()
+    scene.rounds(4)
+    assert scene.world.writes == []
+
+
+def test_the_trust_of_clients_has_no_key_and_opens_with_its_password() -> None:
+    scene = running()
+    trust = secret(scene, "k-cluster-ca-cert")
+    assert trust.keys() == {"ca.crt", "ca.p12", "ca.password"}
+    assert trust["ca.crt"] == secret(scene, "k-cluster-ca")["tls.crt"]
+    store = pkcs12.load_pkcs12(trust["ca.p12"], trust["ca.password"])
+    assert store.key is None
+    assert len(store.additional_certs) == 1
+
+
+def test_a_plain_cluster_stays_plain_without_a_word() -> None:
+    scene = running(internalTls=False)
+    assert "encryptedLinks" not in scene.status
+    assert not secret(scene, "k-cluster-ca")
+    scene.world.edit("Cluster", "k", lambda spec: spec.pop("internalTls"))
+    scene.rounds(3)
+    assert links(scene) == [""] * 3
+    assert restarts(scene) == []
+    assert not secret(scene, "k-etcd-authority")
+
+
+def test_links_become_encrypted_in_three_rolls_and_plain_again() -> None:
+    scene = running(internalTls=False, controllers={"replicas": 2})
+    seen: list[set[str]] = []
+    told: set[str] = set()
+
+    def through(rounds: int) -> None:
+        for _ in range(rounds):
+            scene.reconcile()
+            present = {each or "PLAIN" for each in links(scene)}
+            if not seen or seen[-1] != present:
+                seen.append(present)
+            told.update(each["message"] for each in scene.status["conditions"] if each["type"] == "LinksChanging")
+            scene.world.settle()
+
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(internalTls=True))
+    through(40)
+    assert links(scene) == ["ENCRYPTED"] * 5
+    assert [each for each in seen if len(each) == 1] == [{"PLAIN"}, {"OPENED"}, {"SWITCHED"}, {"ENCRYPTED"}]
+    assert all(len(each) <= 2 for each in seen)
+    assert len(restarts(scene)) == 15
+    assert len(told) == 3
+    assert scene.condition("Ready") == ("True", "BrokersServe")
+    assert "LinksChanging" not in [each["type"] for each in scene.status["conditions"]]
+    assert scene.status["encryptedLinks"] is True
+    assert not secret(scene, "k-etcd-authority"), "etcd's TLS never changes"
+    seen.clear()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(internalTls=False))
+    through(40)
+    assert [each for each in seen if len(each) == 1] == [{"ENCRYPTED"}, {"SWITCHED"}, {"OPENED"}, {"PLAIN"}]
+    assert "encryptedLinks" not in scene.status
+
+
+def test_the_authorizer_comes_after_the_links_and_stays_out_of_a_paused_cluster() -> None:
+    scene = running(internalTls=False)
+    scene.world.edit(
+        "Cluster", "k", lambda spec: (spec.pop("internalTls"), spec.update(authorization={"type": "Simple"}))
+    )
+
+    def authorized() -> bool:
+        return (
+            "authorizer.class.name" in scene.world.objects["ConfigMap", "shop", "k-config"]["data"]["server.properties"]
+        )
+
+    while links(scene) != ["ENCRYPTED"] * 3:
+        assert authorized() is ("ENCRYPTED" in _template(scene))
+        scene.rounds(1)
+    assert authorized()
+
+
+def _template(scene: Scene) -> str:
+    template = scene.world.objects["StatefulSet", "shop", "k-broker"]["spec"]["template"]
+    return annotation(template, "ottla.dev/links")
+
+
+def test_a_listener_with_tls_gets_a_certificate_for_its_addresses_and_renews_it_without_a_restart() -> None:
+    scene = running(listeners=[PLAIN, {**OUTSIDE[1], "tls": True, "authentication": {"type": "tls"}}])
+    scene.world.objects["Node", "", "n"] = {"kind": "Node", "metadata": {"name": "n"}, "status": {}}
+    scene.rounds(3)
+    pair = certificates.pair_in(secret(scene, "k-brokers-tls")["node.pem"])
+    before = certificates.hosts_of(pair.certificate)
+    assert "k-bootstrap-node.shop.svc" in before
+    scene.now += timedelta(days=250)
+    scene.rounds(2)
+    renewed = certificates.pair_in(secret(scene, "k-brokers-tls")["node.pem"])
+    assert renewed.certificate != pair.certificate
+    assert set(before) <= set(certificates.hosts_of(renewed.certificate))
+    assert restarts(scene) == []
+    assert secret(scene, "k-brokers-tls")["clients-ca.crt"] == secret(scene, "k-clients-ca-cert")["ca.crt"]
+
+
+def test_a_persons_certificate_is_taken_over_whenever_it_changes() -> None:
+    scene = Scene(listeners=[PLAIN, {"name": "own", "port": 9095, "type": "Internal", "tls": True,
+                                     "certificate": {"secretName": "mine"}}])  # fmt: skip
+    scene.rounds(3)
+    assert scene.condition("BrokerCertificatesReconciled") == ("False", "Refused")
+    assert scene.condition_message("BrokerCertificatesReconciled") == (
+        "listeners: own: the Secret mine doesn't exist: create it with tls.crt and tls.key"
+    )
+    authority = certificates.authority("elsewhere", scene.now)
+
+    def bring(host: str) -> certificates.Issued:
+        pair = certificates.issued(authority, host, scene.now, hosts=[host], purposes=(CLIENT, SERVER))
+        data = encoded({"tls.crt": pair.certificate, "tls.key": pair.key})
+        scene.world.objects["Secret", "shop", "mine"] = {"kind": "Secret", "metadata": {"name": "mine"}, "data": data}
+        return pair
+
+    first = bring("a.example")
+    scene.rounds(6)
+    assert certificates.pair_in(secret(scene, "k-brokers-tls")["own.pem"]).certificate == first.certificate
+    second = bring("b.example")
+    scene.rounds(2)
+    assert certificates.pair_in(secret(scene, "k-brokers-tls")["own.pem"]).certificate == second.certificate
+    assert restarts(scene) == []
+    wrong = encoded({"tls.crt": first.certificate, "tls.key": second.key})
+    scene.world.objects["Secret", "shop", "mine"]["data"] = wrong
+    scene.rounds(1)
+    assert "tls.key isn't the key" in scene.condition_message("BrokerCertificatesReconciled")
+    assert certificates.pair_in(secret(scene, "k-brokers-tls")["own.pem"]).certificate == second.certificate
+
+
+def test_an_authority_that_nears_its_end_gets_a_successor_that_signs_when_brokers_and_clients_know_it() -> None:
+    scene = running()
+    first = secret(scene, "k-cluster-ca")
+    scene.now += timedelta(days=336)
+    scene.probe.accepts = False
+    scene.rounds(1)
+    both = secret(scene, "k-cluster-ca")
+    assert both["tls.key"] == first["tls.key"]
+    for name, part in (
+        ("k-cluster-ca-cert", "ca.crt"),
+        ("k-brokers-tls", "cluster-ca.crt"),
+        ("k-operator-tls", "ca.crt"),
+    ):
+        assert secret(scene, name)[part].count(b"BEGIN") == 2
+    scene.now += timedelta(days=16)
+    scene.rounds(2)
+    assert secret(scene, "k-cluster-ca") == both, "a broker hasn't read it"
+    assert ("accepted", 3, 9089) in scene.probe.asked
+    scene.probe.accepts = True
+    scene.rounds(1)
+    second = secret(scene, "k-cluster-ca")
+    assert second == {"tls.crt": both["next.crt"], "tls.key": both["next.key"], "before.crt": first["tls.crt"]}
+    pair = certificates.pair_in(secret(scene, "k-brokers-tls")["replication-tls.pem"])
+    x509.load_pem_x509_certificate(pair.certificate).verify_directly_issued_by(
+        x509.load_pem_x509_certificate(second["tls.crt"])
+    )
+    scene.now += timedelta(days=14)
+    scene.rounds(2)
+    assert secret(scene, "k-cluster-ca").keys() == {"tls.crt", "tls.key"}, "the predecessor's time is over"
+    assert secret(scene, "k-brokers-tls")["cluster-ca.crt"] == second["tls.crt"]
+    assert restarts(scene) == []
+
+
+def test_a_successor_waits_for_clients_though_brokers_accept_it() -> None:
+    scene = running()
+    scene.now += timedelta(days=336)
+    scene.rounds(3)
+    assert "next.crt" in secret(scene, "k-cluster-ca")
+    assert scene.probe.asked == []
+
+
+def test_a_person_replaces_an_authority_at_once_and_the_former_one_is_forgotten() -> None:
+    scene = running(listeners=[PLAIN, MTLS])
+    first = {name: secret(scene, name) for name in ("k-cluster-ca", "k-clients-ca")}
+    scene.probe.shows = False
+    for name in first:
+        asked(scene, name, {REPLACE: "true"})
+    scene.rounds(3)
+    for name, before in first.items():
+        found = secret(scene, name)
+        assert found["before.crt"] == before["tls.crt"]
+        assert found["tls.key"] != before["tls.key"]
+        assert annotation(scene.world.objects["Secret", "shop", name], REPLACE) == "begun"
+    assert ("accepted", 3, 9094) in scene.probe.asked
+    scene.probe.shows = True
+    scene.rounds(2)
+    assert "before.crt" not in secret(scene, "k-cluster-ca")
+    assert annotation(scene.world.objects["Secret", "shop", "k-cluster-ca"], REPLACE) == ""
+    assert "before.crt" in secret(scene, "k-clients-ca"), "clients have a day to get other certificates"
+    scene.now += timedelta(days=1)
+    scene.rounds(2)
+    assert "before.crt" not in secret(scene, "k-clients-ca")
+    assert restarts(scene) == []
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+
+
+def test_a_person_asks_for_a_renewal_and_it_takes_the_usual_steps() -> None:
+    scene = running()
+    asked(scene, "k-cluster-ca", {RENEW: "yes"})
+    scene.rounds(3)
+    assert "next.crt" in secret(scene, "k-cluster-ca")
+    assert annotation(scene.world.objects["Secret", "shop", "k-cluster-ca"], RENEW) == ""
+    scene.now += timedelta(days=15)
+    scene.rounds(2)
+    assert "before.crt" in secret(scene, "k-cluster-ca")
+
+
+def test_an_authority_from_elsewhere_is_used_and_never_changed() -> None:
+    scene = Scene(clusterCa={"generateCertificateAuthority": False})
+    scene.rounds(2)
+    assert "the Secret k-cluster-ca has no authority" in scene.condition_message("BrokerCertificatesReconciled")
+    assert scene.pods() == []
+    own = certificates.authority("elsewhere", scene.now, 100)
+    meta = {"name": "k-cluster-ca", "namespace": "shop", "uid": "s", "resourceVersion": "1"}
+    scene.world.objects["Secret", "shop", "k-cluster-ca"] = {"kind": "Secret", "metadata": meta, "data": encoded(own)}
+    scene.rounds(6)
+    assert len(scene.pods()) == 3
+    assert secret(scene, "k-cluster-ca") == own
+    assert secret(scene, "k-cluster-ca-cert")["ca.crt"] == own["tls.crt"]
+    scene.now += timedelta(days=99)
+    scene.rounds(1)
+    assert secret(scene, "k-cluster-ca") == own
+
+
+@pytest.mark.parametrize("said", [None, True])
+def test_an_etcd_that_was_formed_plain_stays_so_whatever_is_said(said: bool | None) -> None:
+    scene = running(metadata={"etcd": {"members": 1, "tls": False}})
+
+    def say(spec: Object) -> None:
+        spec["metadata"] = {"etcd": {"members": 1, **({} if said is None else {"tls": said})}}
+
+    scene.world.edit("Cluster", "k", say)
+    scene.rounds(3)
+    assert not secret(scene, "k-etcd-authority")
+    assert len(scene.pods()) == 3
+    if said:
+        assert (
+            scene.status["message"] == "metadata.etcd.tls can't change: this etcd was formed without TLS, and stays so"
+        )
+    else:
+        assert scene.condition("Ready") == ("True", "BrokersServe")
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_an_etcd_that_comes_back_on_its_volumes_is_as_it_was(marked: bool) -> None:
+    scene = Scene()
+    labels = {
+        "app.kubernetes.io/instance": "k",
+        "app.kubernetes.io/component": "etcd",
+        "app.kubernetes.io/managed-by": "ottla-operator",
+        **({"ottla.dev/etcd-tls": "true"} if marked else {}),
+    }
+    claim: dict[str, Any] = {
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": "data-k-etcd-0",
+            "namespace": "shop",
+            "uid": "c",
+            "labels": labels,
+            "resourceVersion": "1",
+        },
+        "spec": {"resources": {"requests": {"storage": "2Gi"}}},
+    }
+    scene.world.objects["PersistentVolumeClaim", "shop", "data-k-etcd-0"] = claim
+    scene.rounds(6)
+    assert bool(secret(scene, "k-etcd-authority")) is marked
+    assert links(scene) == ["ENCRYPTED"] * 3
+
+
+def test_files_of_a_removed_listener_stay_until_no_pod_names_them() -> None:
+    scene = running(listeners=[PLAIN, MTLS])
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=[PLAIN]))
+    scene.rounds(1)
+    assert "mtls.pem" in secret(scene, "k-brokers-tls")
+    scene.rounds(12)
+    assert secret(scene, "k-brokers-tls").keys() == {"cluster-ca.crt", "replication-tls.pem"}
+    assert len(restarts(scene)) == 3
+
+
+def test_an_authority_that_somebody_deletes_is_replaced_in_steps_and_nobody_restarts() -> None:
+    scene = running(listeners=[PLAIN, MTLS])
+    mounted = secret(scene, "k-brokers-tls")
+    scene.probe.accepts = False
+    for name in ("k-cluster-ca", "k-clients-ca"):
+        del scene.world.objects["Secret", "shop", name]
+    scene.rounds(2)
+    now = secret(scene, "k-brokers-tls")
+    assert now["replication-tls.pem"] == mounted["replication-tls.pem"], "brokers don't trust the new authority yet"
+    assert now["cluster-ca.crt"].count(b"BEGIN") == now["clients-ca.crt"].count(b"BEGIN") == 2
+    assert now["cluster-ca.crt"].replace(mounted["cluster-ca.crt"], b"").count(b"BEGIN") == 1
+    scene.probe.accepts = True
+    scene.rounds(2)
+    for name in ("k-cluster-ca", "k-clients-ca"):
+        assert secret(scene, name).keys() == {"tls.crt", "tls.key", "before.crt"}
+    pair = certificates.pair_in(secret(scene, "k-brokers-tls")["replication-tls.pem"])
+    assert certificates.usable(
+        secret(scene, "k-cluster-ca"), pair, scene.now, hosts=certificates.hosts_of(pair.certificate)
+    )
+    assert restarts(scene) == []
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+
+
+def test_the_secrets_of_a_cluster_before_are_waited_for_and_never_used() -> None:
+    scene = running()
+    before = secret(scene, "k-cluster-ca")
+    for (kind, _, name), item in list(scene.world.objects.items()):
+        if kind != "Cluster" and kind != "Secret":
+            del scene.world.objects[kind, "shop", name]
+        elif kind == "Secret":
+            item["metadata"]["ownerReferences"][0]["uid"] = "former"
+    scene.rounds(1)
+    assert scene.condition("BrokerCertificatesReconciled") == ("False", "Waiting")
+    for key in [key for key in scene.world.objects if key[0] == "Secret"]:
+        del scene.world.objects[key]
+    scene.rounds(6)
+    assert len(scene.pods()) == 3
+    assert secret(scene, "k-cluster-ca")["tls.crt"] != before["tls.crt"]
