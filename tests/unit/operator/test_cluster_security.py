@@ -264,6 +264,21 @@ def test_a_person_asks_for_a_renewal_and_it_takes_the_usual_steps() -> None:
     assert "before.crt" in secret(scene, "k-cluster-ca")
 
 
+def test_controllers_that_can_not_be_asked_have_five_minutes() -> None:
+    scene = running(controllers={"replicas": 2})
+    asked(scene, "k-cluster-ca", {REPLACE: "true"})
+    scene.rounds(3)
+    assert "next.crt" in secret(scene, "k-cluster-ca")
+    scene.now += timedelta(minutes=5)
+    scene.rounds(1)
+    assert "before.crt" in secret(scene, "k-cluster-ca")
+    scene.rounds(3)
+    assert "before.crt" in secret(scene, "k-cluster-ca"), "controllers may show certificates of the former authority"
+    scene.now += timedelta(days=1)
+    scene.rounds(2)
+    assert secret(scene, "k-cluster-ca").keys() == {"tls.crt", "tls.key"}
+
+
 def test_an_authority_from_elsewhere_is_used_and_never_changed() -> None:
     scene = Scene(clusterCa={"generateCertificateAuthority": False})
     scene.rounds(2)
