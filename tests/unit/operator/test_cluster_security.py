@@ -279,6 +279,23 @@ def test_controllers_that_can_not_be_asked_have_five_minutes() -> None:
     assert secret(scene, "k-cluster-ca").keys() == {"tls.crt", "tls.key"}
 
 
+def test_an_operator_that_comes_back_after_the_end_of_an_authority_makes_another_one_at_once() -> None:
+    """Nothing is lost by that: nobody accepts the certificates any more."""
+    scene = running(listeners=[PLAIN, MTLS])
+    first = {name: secret(scene, name) for name in ("k-cluster-ca", "k-clients-ca")}
+    scene.now += timedelta(days=400)
+    scene.restart()
+    scene.rounds(2)
+    for name, before in first.items():
+        found = secret(scene, name)
+        assert found.keys() == {"tls.crt", "tls.key"}
+        assert found["tls.key"] != before["tls.key"]
+    pair = certificates.pair_in(secret(scene, "k-brokers-tls")["mtls.pem"])
+    hosts = certificates.hosts_of(pair.certificate)
+    assert certificates.usable(secret(scene, "k-cluster-ca"), pair, scene.now, hosts=hosts)
+    assert restarts(scene) == []
+
+
 def test_an_authority_from_elsewhere_is_used_and_never_changed() -> None:
     scene = Scene(clusterCa={"generateCertificateAuthority": False})
     scene.rounds(2)
