@@ -17,13 +17,16 @@ import pytest
 from ottla.operator import certificates
 from ottla.operator.certificates import CLIENT, SERVER, Identity, Issued, Secret
 from ottla.operator.kafka import KafkaAdmin, Unreachable
-from ottla.operator.link import Link
+from ottla.operator.link import Link, link_of
+from ottla.operator.objects import Object, Ref
 from ottla.operator.plan import broker_tls
 from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE, FOLDER, LINKS_FILE, ORGANIZATION
 from ottla.operator.plan.topic import Create
+from ottla.operator.queue import Retry
 from ottla.operator.spec.cluster import Cluster, Defaults, parse_cluster
 from ottla.operator.spec.security import Links
 from ottla.operator.trust_probe import TrustProbe
+from tests.e2e.numbered import PARTITIONS, Numbered
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.wire import free_port
 
@@ -154,6 +157,43 @@ def test_only_the_operators_certificate_gets_in_and_its_rights_are_everything(ma
     asyncio.run(scene())
 
 
+class Secrets:
+    """A Kubernetes that has the Secret with the operator's certificate, or doesn't have it yet."""
+
+    def __init__(self, data: Secret) -> None:
+        self._data = data
+
+    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
+        assert (kind, namespace, name) == ("Secret", "shop", "k-operator-tls")
+        return {"data": certificates.encoded(self._data)} if self._data else None
+
+
+def test_the_operator_connects_by_the_certificate_in_its_secret(made: Callable[..., Brokers]) -> None:
+    brokers = made()
+    for number in (0, 1):
+        brokers.start(number, Links.OPENED)
+    pair = brokers.files.issued("k-operator")
+    trust = certificates.trusted(brokers.files.of_cluster)
+    data = {"ca.crt": trust, "tls.crt": pair.certificate, "tls.key": pair.key}
+
+    async def scene() -> None:
+        assert await link_of(Secrets({}), Ref("shop", "k"), encrypted=False) == Link()
+        with pytest.raises(Retry, match=r"k-operator-tls.*isn't made yet"):
+            await link_of(Secrets({}), Ref("shop", "k"), encrypted=True)
+        link = await link_of(Secrets(data), Ref("shop", "k"), encrypted=True)
+        assert (link.port, Link().port) == (9089, 9091)
+        for ports in brokers.ports:
+            for way, port in ((link, ports["REPLICATION-TLS"]), (Link(), ports["REPLICATION"])):
+                admin = KafkaAdmin(f"127.0.0.1:{port}", way.connect)
+                assert await admin.cluster_id()
+                # These requests go to each broker, at the address that it advertises for this listener.
+                assert len((await admin.loads()).worked) == 2
+                assert not await admin.throttled_by_hand()
+                admin.close()
+
+    asyncio.run(scene())
+
+
 def test_a_running_broker_takes_over_another_authority_and_the_operator_sees_when(
     made: Callable[..., Brokers],
 ) -> None:
@@ -199,23 +239,24 @@ def test_a_running_broker_takes_over_another_authority_and_the_operator_sees_whe
         assert accepted(second, listener)
 
 
-def test_links_become_encrypted_and_plain_again_while_replicas_stay_in_sync(made: Callable[..., Brokers]) -> None:
-    brokers = made()
+def test_links_become_encrypted_and_plain_again_and_no_client_notices(made: Callable[..., Brokers]) -> None:
+    """The stages of `plan/links.py`, with the authorizer in the last one, under a client with a certificate. Replicas
+    get in sync after each restart of a broker, so brokers of neighbouring stages reach each other."""
+    brokers = made(authorization={"type": "Simple", "superUsers": ["User:CN=app", "User:ANONYMOUS"]})
     for number in (0, 1):
         brokers.start(number, Links.PLAIN)
 
-    async def asked(number: int, links: Links) -> KafkaAdmin:
-        listener, link = (
-            ("REPLICATION-TLS", brokers.files.operator()) if links.encrypted_open else ("REPLICATION", Link())
-        )
-        return KafkaAdmin(f"127.0.0.1:{brokers.ports[number][listener]}", link.connect)
+    def asked(number: int, links: Links) -> KafkaAdmin:
+        encrypted = links.encrypted_open
+        port = brokers.ports[number]["REPLICATION-TLS" if encrypted else "REPLICATION"]
+        return KafkaAdmin(f"127.0.0.1:{port}", (brokers.files.operator() if encrypted else Link()).connect)
 
     async def in_sync(links: Links) -> None:
-        admin = await asked(1, links)
+        admin = asked(1, links)
         deadline = time.monotonic() + 40
         while True:
             try:
-                partitions = (await admin.look()).topics["orders"].partitions.values()
+                partitions = (await admin.look()).topics["numbered"].partitions.values()
                 if all(len(partition.in_sync) == 2 for partition in partitions):
                     break
             except Unreachable:
@@ -225,15 +266,30 @@ def test_links_become_encrypted_and_plain_again_while_replicas_stay_in_sync(made
         admin.close()
 
     async def create() -> None:
-        admin = await asked(0, Links.PLAIN)
-        assert await admin.create([Create("orders", 4, 2, {})]) == {"orders": None}
+        admin = asked(0, Links.PLAIN)
+        assert await admin.create([Create("numbered", PARTITIONS, 2, {})]) == {"numbered": None}
         admin.close()
 
     asyncio.run(create())
+    pair = certificates.issued(brokers.files.of_clients, "app", NOW)
+    client = Numbered(
+        {
+            "bootstrap.servers": ",".join(f"127.0.0.1:{ports['MTLS']}" for ports in brokers.ports),
+            "security.protocol": "ssl",
+            "ssl.ca.pem": certificates.trusted(brokers.files.of_cluster).decode(),
+            "ssl.certificate.pem": pair.certificate.decode(),
+            "ssl.key.pem": pair.key.decode(),
+            "log_level": "0",
+        },
+        "numbered",
+    )
+    client.start()
     stages = [Links.OPENED, Links.SWITCHED, Links.ENCRYPTED, Links.SWITCHED, Links.OPENED, Links.PLAIN]
     before = Links.PLAIN
     for stage in stages:
         for number in (0, 1):
             brokers.start(number, stage)
             asyncio.run(in_sync(stage if number else before))
+            client.goes_on(100)
         before = stage
+    client.finish()

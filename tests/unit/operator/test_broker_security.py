@@ -137,6 +137,10 @@ def test_rights_bring_encrypted_links() -> None:
         ({"authorization": {"type": "Simple"}, "internalTls": False}, "it needs internalTls: true"),
         ({"authorization": {"type": "Simple", "superUsers": ["admin"]}}, "'admin' isn't a principal"),
         ({"authorization": {"type": "Simple"}, "config": {"super.users": "User:a"}}, "the operator sets super.users"),
+        (
+            {"config": {"listener.name.replication-tls.ssl.client.auth": "none"}},
+            "config: the operator sets listener.name.replication-tls.ssl.client.auth itself; take it out",
+        ),
         ({"clusterCa": {"validityDays": 30}}, "clusterCa: renewalDays (30) has to be below validityDays (30)"),
     ],
 )

@@ -264,6 +264,38 @@ def test_a_person_asks_for_a_renewal_and_it_takes_the_usual_steps() -> None:
     assert "before.crt" in secret(scene, "k-cluster-ca")
 
 
+def test_controllers_that_can_not_be_asked_have_five_minutes() -> None:
+    scene = running(controllers={"replicas": 2})
+    asked(scene, "k-cluster-ca", {REPLACE: "true"})
+    scene.rounds(3)
+    assert "next.crt" in secret(scene, "k-cluster-ca")
+    scene.now += timedelta(minutes=5)
+    scene.rounds(1)
+    assert "before.crt" in secret(scene, "k-cluster-ca")
+    scene.rounds(3)
+    assert "before.crt" in secret(scene, "k-cluster-ca"), "controllers may show certificates of the former authority"
+    scene.now += timedelta(days=1)
+    scene.rounds(2)
+    assert secret(scene, "k-cluster-ca").keys() == {"tls.crt", "tls.key"}
+
+
+def test_an_operator_that_comes_back_after_the_end_of_an_authority_makes_another_one_at_once() -> None:
+    """Nothing is lost by that: nobody accepts the certificates any more."""
+    scene = running(listeners=[PLAIN, MTLS])
+    first = {name: secret(scene, name) for name in ("k-cluster-ca", "k-clients-ca")}
+    scene.now += timedelta(days=400)
+    scene.restart()
+    scene.rounds(2)
+    for name, before in first.items():
+        found = secret(scene, name)
+        assert found.keys() == {"tls.crt", "tls.key"}
+        assert found["tls.key"] != before["tls.key"]
+    pair = certificates.pair_in(secret(scene, "k-brokers-tls")["mtls.pem"])
+    hosts = certificates.hosts_of(pair.certificate)
+    assert certificates.usable(secret(scene, "k-cluster-ca"), pair, scene.now, hosts=hosts)
+    assert restarts(scene) == []
+
+
 def test_an_authority_from_elsewhere_is_used_and_never_changed() -> None:
     scene = Scene(clusterCa={"generateCertificateAuthority": False})
     scene.rounds(2)

@@ -26,6 +26,7 @@ RESERVED = frozenset(
     "leader.replication.throttled.rate follower.replication.throttled.rate".split()
 )
 RESERVED_PREFIX = "ottla.metadata."
+_BETWEEN_BROKERS = "listener.name.replication", "listener.name.replication-tls"  # the operator's own listeners
 
 _OF_THE_CLUSTER = frozenset(
     "auto.create.topics.enable auto.leader.rebalance.enable default.replication.factor delete.topic.enable "
@@ -44,7 +45,7 @@ class Settings(NamedTuple):
 
 def is_reserved(name: str) -> bool:
     """Whether only the operator itself may give this setting to brokers."""
-    return name in RESERVED or name.startswith(RESERVED_PREFIX)
+    return name in RESERVED or name.startswith((RESERVED_PREFIX, *(f"{prefix}." for prefix in _BETWEEN_BROKERS)))
 
 
 def is_of_the_cluster(name: str) -> bool:
