@@ -14,12 +14,17 @@ import socket
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from functools import partial
+from random import SystemRandom
 from typing import Any
 
+from ottla.broker.authorizer import authorizer_of
 from ottla.broker.election_counts import ElectionCounts
 from ottla.broker.exposition import CONTENT_TYPE, lines
+from ottla.broker.login.mechanisms import Mechanisms
 from ottla.broker.login.own import connect_to_brokers
+from ottla.broker.machine import now_ms
 from ottla.broker.metrics import controller as metrics
+from ottla.broker.page_access import PageAccess
 from ottla.cli.stores import ETCD, on_etcd
 from ottla.controller.quick_death import QuickDeath
 from ottla.controller.runner import Controller
@@ -59,12 +64,16 @@ class ControllerProcess:
         connect = connect_to_brokers(connect_tcp, self._tls, lambda: config)
         self._watch = QuickDeath(store, self._follower, identity, config.listeners.inter_broker, connect)
         self._tasks: list[asyncio.Task[None]] = []
+        authorizer = authorizer_of(config, lambda: self.image)
+        self._follower.listen(authorizer.changed)
+        mechanisms = Mechanisms(lambda: self.image, now_ms, SystemRandom())
         self._http = HttpServer(
             {
                 ("GET", "/metrics"): self._metrics,
                 ("GET", "/healthz"): self._healthz,
                 ("GET", "/readyz"): self._readyz,
-            }
+            },
+            PageAccess(lambda: config, self._tls, mechanisms, authorizer),
         )
 
     @property

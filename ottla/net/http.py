@@ -1,17 +1,24 @@
 """A small HTTP/1.1 server on a process's own event loop, for metrics, health and the paths below /v1/.
 
 Each broker, controller and operator has such a server. It serves the methods and paths of its routes, and HEAD where it
-serves GET, one request per connection, without TLS. The sizes of a request's head and body, its time, and the number of
-connections are bounded. Long answers are sent in pieces, and between two pieces the event loop does its other work.
+serves GET, one request per connection. The sizes of a request's head and body, its time, and the number of connections
+are bounded. Long answers are sent in pieces, and between two pieces the event loop does its other work.
+
+A `Door` says whether connections are encrypted, and which requests are refused before their path is looked for. The
+TLS context is asked for at each connection, so renewed certificates are in force at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from typing import Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 logger = logging.getLogger(__name__)
@@ -20,18 +27,24 @@ HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 1024 * 1024
 REQUEST_SECONDS_MAX = 30.0
 HEAD_SECONDS_MAX = 5.0  # a client that sends no request mustn't occupy one of the few connections for long
+HANDSHAKE_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 64
+_BACKLOG = 100
+_PAUSE_SECONDS = 0.1  # after a connection that couldn't be accepted, because the process has too many open files
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A client's request, with the path decoded and without its query."""
+    """A client's request, with the path decoded and without its query. Of the client it has the address, and the
+    certificate (DER), which has been verified."""
 
     method: str
     path: str
     query: dict[str, str] = field(default_factory=dict)
     headers: dict[str, str] = field(default_factory=dict)  # by the header's name in lower case
     body: bytes = b""
+    client_host: str = ""
+    certificate: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +54,30 @@ class Response:
     status: int
     body: bytes | AsyncIterator[bytes]
     content_type: str = "text/plain; charset=utf-8"
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Door(Protocol):
+    """Says how clients come in."""
+
+    def context(self) -> ssl.SSLContext | None:
+        """TLS of a connection that begins now; None if it isn't encrypted."""
+
+    async def refusal(self, request: Request) -> Response | None:
+        """The answer to a request that isn't served; None if it is to be served."""
+
+
+class OpenDoor:
+    """Lets everybody in, without TLS."""
+
+    def context(self) -> None:
+        """None."""
+
+    async def refusal(self, request: Request) -> None:
+        """None."""
 
 
 class _Refused(Exception):
@@ -62,15 +96,18 @@ class HttpServer:
     path serves the request.
     """
 
-    def __init__(self, routes: dict[tuple[str, str], Handler]) -> None:
+    def __init__(self, routes: dict[tuple[str, str], Handler], door: Door | None = None) -> None:
         self.routes = routes
-        self._server: asyncio.Server | None = None
+        self._door = door or OpenDoor()
+        self._listening: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int) -> int:
         """Opens the port (0: a free one) and returns it. Raises OSError."""
-        self._server = await asyncio.start_server(self._accepted, host or None, port, limit=HEAD_BYTES_MAX)
-        bound: int = self._server.sockets[0].getsockname()[1]
+        sockets = await _opened(host, port)
+        loop = asyncio.get_running_loop()
+        self._listening = [loop.create_task(self._accept(each), name="HTTP connections") for each in sockets]
+        bound: int = sockets[0].getsockname()[1]
         return bound
 
     async def start_at(self, listener: str) -> None:
@@ -81,46 +118,73 @@ class HttpServer:
         host, separator, port = listener.rpartition(":")
         if separator:
             bound = await self.start(host.strip("[]"), int(port))
-            logger.info("metrics and health at http://%s:%d/", host or "0.0.0.0", bound)
+            scheme = "http" if self._door.context() is None else "https"
+            logger.info("metrics and health at %s://%s:%d/", scheme, host or "0.0.0.0", bound)
 
     async def stop(self) -> None:
         """Closes the port, and aborts the requests under way."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
-        for task in list(self._tasks):
+        tasks = [*self._listening, *self._tasks]
+        self._listening = []
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._tasks) >= CONNECTIONS_MAX:
-            writer.transport.abort()
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        with listening:
+            while True:
+                try:
+                    accepted, _ = await loop.sock_accept(listening)
+                except OSError as error:
+                    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                        await asyncio.sleep(_PAUSE_SECONDS)
+                    continue  # any other error is that of one client, which is gone already
+                if len(self._tasks) >= CONNECTIONS_MAX:
+                    accepted.close()
+                    continue
+                task = loop.create_task(self._serve(accepted), name="HTTP request")
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        try:
+            reader, writer = await self._connected(accepted)
+        except OSError:  # among them ssl.SSLError, and the end of the time for a handshake
+            accepted.close()
             return
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer), name="http request")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(REQUEST_SECONDS_MAX):
                 await self._answer(reader, writer)
-        except (TimeoutError, ConnectionError):
+        except (TimeoutError, ConnectionError, ssl.SSLError):
             writer.transport.abort()  # the peer is too slow or gone, so it gets no answer
         finally:
             writer.close()
+
+    async def _connected(self, accepted: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        loop = asyncio.get_running_loop()
+        context = self._door.context()
+        reader = asyncio.StreamReader(HEAD_BYTES_MAX, loop=loop)
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.connect_accepted_socket(
+            lambda: protocol,
+            accepted,
+            ssl=context,
+            ssl_handshake_timeout=None if context is None else HANDSHAKE_SECONDS_MAX,
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         method = "GET"
         try:
             async with asyncio.timeout(HEAD_SECONDS_MAX):
-                request = await _read(reader)
+                request = await _read(reader, writer)
             if request is None:
                 return
             method = request.method
-            response = await self._find(request)(request)
+            response = await self._door.refusal(request) or await self._find(request)(request)
         except _Refused as refused:
             response = Response(refused.status, f"{refused.reason}\n".encode())
-        except (asyncio.CancelledError, TimeoutError, ConnectionError):
+        except (asyncio.CancelledError, TimeoutError, ConnectionError, ssl.SSLError):
             raise
         except Exception:
             logger.exception("an HTTP request failed")
@@ -128,6 +192,7 @@ class HttpServer:
         body = response.body
         head = f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
         head += f"Content-Type: {response.content_type}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in response.headers.items())
         if isinstance(body, bytes):
             head += f"Content-Length: {len(body)}\r\n"
         writer.write(f"{head}Connection: close\r\n\r\n".encode())
@@ -155,7 +220,31 @@ class HttpServer:
         raise _Refused(404, f"there is no path {request.path}; the paths are {known}")
 
 
-async def _read(reader: asyncio.StreamReader) -> Request | None:
+async def _opened(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets at all addresses of the host, with the same port. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in sorted({(family, address) for family, _, _, _, address in found}):
+            listening = socket.socket(family, socket.SOCK_STREAM)
+            sockets.append(listening)
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if port == 0 and len(sockets) > 1:
+                port = sockets[0].getsockname()[1]
+            listening.bind((address[0], port, *address[2:]))
+            listening.listen(_BACKLOG)
+            listening.setblocking(False)
+    except OSError:
+        for listening in sockets:
+            listening.close()
+        raise
+    return sockets
+
+
+async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
     """The request, or None if the peer closed the connection without one. Raises _Refused."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -178,4 +267,14 @@ async def _read(reader: asyncio.StreamReader) -> Request | None:
     if length > BODY_BYTES_MAX:
         raise _Refused(413, f"the body exceeds {BODY_BYTES_MAX} bytes")
     body = await reader.readexactly(length) if length else b""
-    return Request(method, unquote(parts.path), dict(parse_qsl(parts.query)), headers, body)
+    peer = writer.get_extra_info("peername")
+    encrypted = writer.get_extra_info("ssl_object")
+    return Request(
+        method,
+        unquote(parts.path),
+        dict(parse_qsl(parts.query)),
+        headers,
+        body,
+        peer[0] if peer else "",
+        None if encrypted is None else encrypted.getpeercert(binary_form=True),
+    )

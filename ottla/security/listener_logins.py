@@ -15,9 +15,10 @@ from ottla.protocol.sasl import MECHANISMS, OAUTHBEARER, PLAIN
 from ottla.security.client_login import ClientLogin, client_login
 from ottla.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, InvalidJaas, parse_jaas
 from ottla.security.plain import users_of
+from ottla.security.scram import HASHES
 from ottla.security.token_claims import Expected
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
-from ottla.settings.listeners import WITH_LOGIN
+from ottla.settings.listeners import PAGES, WITH_LOGIN
 from ottla.settings.secret import Secret
 from ottla.settings.setting import Value
 
@@ -74,6 +75,23 @@ def logins_of(config: BrokerConfig) -> dict[str, ListenerLogins]:
     return logins
 
 
+def page_logins(config: BrokerConfig) -> ListenerLogins | None:
+    """The logins of the HTTP pages; None if they ask for none. Raises InvalidConfiguration."""
+    if config.listeners.pages not in WITH_LOGIN:
+        return None
+    problems: list[str] = []
+    logins = _listener(config, PAGES, problems)
+    others = [name for name in logins.session_ms_max if name != PLAIN and name not in HASHES]
+    if others and not problems:
+        problems.append(
+            f"listener.name.{PAGES.lower()}.sasl.enabled.mechanisms: the pages take users and passwords, so it must"
+            f" name some of {', '.join((PLAIN, *HASHES))}, not {', '.join(others)}"
+        )
+    if problems:
+        raise InvalidConfiguration(problems)
+    return logins
+
+
 def own_login(config: BrokerConfig) -> ClientLogin | None:
     """How the broker logs in at other brokers; None if the inter-broker listener asks for no login. Raises
     InvalidJaas."""
@@ -103,8 +121,8 @@ def _jaas(config: BrokerConfig, listener: str, mechanism: str) -> str:
 def ignored_jaas(config: BrokerConfig) -> Iterator[str]:
     """A sentence on each JAAS configuration that has no effect, because it lacks the listener or the mechanism."""
     used = {
-        f"listener.name.{endpoint.listener.lower()}.{mechanism.lower()}.{_JAAS}"
-        for endpoint in config.listeners.opened
+        f"listener.name.{listener.lower()}.{mechanism.lower()}.{_JAAS}"
+        for listener in (*(endpoint.listener for endpoint in config.listeners.opened), PAGES)
         for mechanism in MECHANISMS
     }
     given = {*config.static, *config.dynamic_broker, *config.dynamic_default}

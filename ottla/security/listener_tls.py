@@ -21,6 +21,7 @@ from ottla.security.renewal import check_both_ways, check_renewal, check_trust
 from ottla.security.stores import Stores, read_stores
 from ottla.security.tls_settings import InvalidTls, TlsSettings, tls_settings
 from ottla.settings.config import BrokerConfig
+from ottla.settings.listeners import PAGES
 
 ANONYMOUS = "User:ANONYMOUS"
 
@@ -43,6 +44,9 @@ class ListenerSettings:
     san_changes: bool
     serves: bool
     connects: bool
+    for_pages: bool = False
+    """Whether TLS lets a client in without a certificate even where certificates are required, because some of the HTTP
+    pages are open to everybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,7 @@ def listener_settings(config: BrokerConfig, listener: str, *, serves: bool) -> L
         san_changes=bool(config.for_listener(listener, "ssl.allow.san.changes")),
         serves=serves,
         connects=listener == config.listeners.inter_broker,
+        for_pages=listener == PAGES,
     )
 
 
@@ -87,7 +92,8 @@ def load(settings: ListenerSettings, listener: str, old: Loaded | None = None) -
         stores = read_stores(settings.tls)
         if old is not None:
             check_renewal(old.stores, stores, dn_changes=settings.dn_changes, san_changes=settings.san_changes)
-        server = server_context(settings.tls, stores, settings.client_auth) if settings.serves else None
+        asked = "requested" if settings.for_pages and settings.client_auth == "required" else settings.client_auth
+        server = server_context(settings.tls, stores, asked) if settings.serves else None
         client = client_context(settings.tls, stores)
         if settings.serves and settings.connects and settings.client_auth == "required":
             check_trust(stores, settings.tls)

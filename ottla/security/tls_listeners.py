@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from ottla.security.tls_settings import InvalidTls
 from ottla.settings.config import BrokerConfig
-from ottla.settings.listeners import ENCRYPTED
+from ottla.settings.listeners import ENCRYPTED, PAGES
 
 if TYPE_CHECKING:
     from ottla.security.listener_tls import FileStates, ListenerTls, Loaded
@@ -33,7 +33,8 @@ Prepared = Mapping[str, "Loaded"]
 class TlsListeners:
     """The encrypted listeners of a process by their names.
 
-    `serves` is False for a process that only connects to brokers; then the inter-broker listener is the only one.
+    `serves` is False for a process that only connects to brokers; then there are only the inter-broker listener and the
+    HTTP pages.
     """
 
     def __init__(self, *, serves: bool) -> None:
@@ -45,7 +46,15 @@ class TlsListeners:
     async def load(self, config: BrokerConfig) -> None:
         """Reads the stores of all encrypted listeners. Raises InvalidTls."""
         self._inter_broker = config.listeners.inter_broker
-        self.install(await self.prepare(config))
+        await self._load(config, self._encrypted(config))
+
+    async def load_pages(self, config: BrokerConfig) -> None:
+        """Reads the stores of the HTTP pages, which are served before the metadata is known. Raises InvalidTls."""
+        await self._load(config, [name for name in self._encrypted(config) if name == PAGES])
+
+    async def _load(self, config: BrokerConfig, names: list[str]) -> None:
+        if names:
+            self.install(await asyncio.to_thread(self._prepared, config, names, renewed=False))
 
     @property
     def encrypted(self) -> bool:
@@ -118,15 +127,15 @@ class TlsListeners:
     def _encrypted(self, config: BrokerConfig) -> list[str]:
         listeners = config.listeners
         names = [endpoint.listener for endpoint in listeners.opened] if self._serves else [listeners.inter_broker]
-        return [name for name in names if listeners.protocol_of(name) in ENCRYPTED]
+        return [name for name in (*names, PAGES) if listeners.protocol_of(name) in ENCRYPTED]
 
-    def _prepared(self, config: BrokerConfig, names: list[str]) -> Prepared:
+    def _prepared(self, config: BrokerConfig, names: list[str], *, renewed: bool = True) -> Prepared:
         from ottla.security.listener_tls import listener_settings, load
 
         prepared = {}
         for name in names:
-            settings = listener_settings(config, name, serves=self._serves)
-            present = self._listeners.get(name)
+            settings = listener_settings(config, name, serves=self._serves or name == PAGES)
+            present = self._listeners.get(name) if renewed else None
             old = None if present is None else present.loaded
             loaded = load(settings, name, old)
             if old is None or (loaded.settings, loaded.stores) != (old.settings, old.stores):

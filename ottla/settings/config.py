@@ -14,7 +14,7 @@ from typing import cast
 
 from ottla.settings.catalogue import BROKER, TOPIC
 from ottla.settings.consistency import inconsistencies
-from ottla.settings.listeners import Listeners, check_listeners, parse_endpoints, parse_protocol_map
+from ottla.settings.listeners import PAGES, Listeners, check_listeners, parse_endpoints, parse_protocol_map
 from ottla.settings.properties import properties_checksum
 from ottla.settings.setting import InvalidSetting, Update, Value
 from ottla.settings.sources import gather, known_setting
@@ -250,6 +250,10 @@ def _listeners(values: Mapping[str, Value]) -> tuple[Listeners | None, list[str]
         serving = [endpoint.listener for endpoint in opened if endpoint.listener not in controllers]
         inter_broker = serving[0] if len(serving) == 1 else inter_broker
     listeners, problems = check_listeners(opened, told, inter_broker, controllers)
+    pages = str(values["ottla.http.security.protocol"]).upper()
+    if pages != "PLAINTEXT" and PAGES in {endpoint.listener for endpoint in listeners.opened}:
+        problems.append(("listeners", f"names {PAGES}, which is the name of the pages' listener"))
+    listeners = listeners._replace(pages=pages)
     return listeners, [f"{name}={_shown(values[name])}: {reason}" for name, reason in problems]
 
 

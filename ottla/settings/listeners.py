@@ -14,6 +14,8 @@ from typing import NamedTuple
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 ENCRYPTED = frozenset({"SSL", "SASL_SSL"})
 WITH_LOGIN = frozenset({"SASL_PLAINTEXT", "SASL_SSL"})
+PAGES = "HTTP"
+"""The name of the listener of HTTP pages, under which it has the settings that every listener may have."""
 _ENDPOINT = re.compile(r"(?P<name>.*)://\[?(?P<host>[0-9a-zA-Z\-%._:]*)\]?:(?P<port>-?[0-9]+)")
 
 
@@ -31,15 +33,18 @@ class Endpoint(NamedTuple):
 
 
 class Listeners(NamedTuple):
-    """The addresses that a broker listens on, the addresses that it advertises, and the name of the inter-broker
-    listener."""
+    """The addresses that a broker listens on, the addresses that it advertises, the name of the inter-broker listener,
+    and the protocol of the HTTP pages."""
 
     opened: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]
     inter_broker: str
+    pages: str = "PLAINTEXT"
 
     def protocol_of(self, listener: str) -> str:
-        """The protocol of a listener that is opened or advertised; PLAINTEXT for any other name."""
+        """The protocol of a listener that is opened or advertised, or of the pages; PLAINTEXT for any other name."""
+        if listener == PAGES and self.pages != "PLAINTEXT":
+            return self.pages
         endpoints = (*self.opened, *self.advertised)
         return next((endpoint.protocol for endpoint in endpoints if endpoint.listener == listener), "PLAINTEXT")
 

@@ -3,6 +3,7 @@
 Pure: one row per setting.
 """
 
+from ottla.settings.listeners import PROTOCOLS
 from ottla.settings.setting import Importance, Kind, OneOf, Pattern, Range, Setting, Update
 
 _STORE = Pattern(
@@ -81,6 +82,13 @@ SETTINGS = (
     Setting(
         "ottla.http.listener", Kind.STRING, "", Importance.MEDIUM,
         "Address as host:port for /metrics, /healthz and /readyz; empty switches these pages off.", bounds=_ADDRESS,
+    ),
+    Setting(
+        "ottla.http.security.protocol", Kind.STRING, "PLAINTEXT", Importance.MEDIUM,
+        "Protocol of ottla.http.listener, as of a listener by the name HTTP: with SSL or SASL_SSL the pages are "
+        "encrypted, and with SASL_PLAINTEXT or SASL_SSL readers give a user and a password. The other settings of "
+        "listeners hold under the prefix `listener.name.http.`. Without a login /healthz and /readyz stay open.",
+        bounds=OneOf(PROTOCOLS, ignore_case=True),
     ),
     Setting(
         "ottla.buffered.memory.bytes.max", Kind.LONG, "268435456", Importance.HIGH,

@@ -3,16 +3,22 @@ right."""
 
 from __future__ import annotations
 
+import base64
 import json
+import ssl
+import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.raw import exchange, fetch_request, produce_request
 from ottla.broker.metrics.catalogue import METRICS
+from tests.peers.certificates import Authority
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.wire import Wire, free_port
 
@@ -135,3 +141,48 @@ def test_the_level_of_a_logger_changes_while_the_broker_runs(broker: OttlaBroker
         altered(1, None)
         assert described() == "INFO"
         assert lines_of_a_topic_made("told-again") > 0
+
+
+def test_pages_that_are_encrypted_and_ask_for_a_login(tmp_path: Path) -> None:
+    """The real process: its pages are open to no one but the user who may describe the cluster, also while it runs."""
+    authority = Authority(tmp_path / "ca")
+    port = free_port()
+    plain = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+    secured = OttlaBroker(
+        tmp_path / "broker",
+        authorizer_class_name="org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        super_users="User:ANONYMOUS;User:alice",
+        ottla_http_listener=f"127.0.0.1:{port}",
+        ottla_http_security_protocol="SASL_SSL",
+        sasl_enabled_mechanisms="PLAIN",
+        ssl_keystore_type="PEM",
+        ssl_keystore_location=str(authority.issue("pages")),
+        listener_name_http_plain_sasl_jaas_config=f'{plain} user_alice="alice-secret" user_bob="bob-secret";',
+    )
+    tls = ssl.create_default_context(cafile=str(authority.trust))
+
+    def status(path: str, login: str = "") -> int:
+        request = urllib.request.Request(f"https://127.0.0.1:{port}{path}")
+        if login:
+            request.add_header("Authorization", "Basic " + base64.b64encode(login.encode()).decode())
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=tls) as answer:
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    try:
+        for path, expected in (("/healthz", 200), ("/readyz", 200), ("/metrics", 401), ("/v1/restart-risk", 401)):
+            assert status(path) == expected, path
+        for login, expected in (("alice:alice-secret", 200), ("bob:bob-secret", 403), ("alice:wrong-secret", 401)):
+            assert status("/metrics", login) == status("/v1/caught-up", login) == expected, login
+        configs = ["configs", "alter", "broker", "0", "--bootstrap", secured.bootstrap, "--set"]
+        jaas = f'listener.name.http.plain.sasl.jaas.config={plain} user_alice="newer-secret";'
+        subprocess.run([sys.executable, "-m", "ottla.cli.main", *configs, jaas], check=True, capture_output=True)
+        assert status("/metrics", "alice:alice-secret") == 401
+        assert status("/metrics", "alice:newer-secret") == 200
+    finally:
+        secured.stop()
+    log = secured.log_path.read_text()
+    assert "is Denied operation = DESCRIBE" in log
+    assert "-secret" not in log

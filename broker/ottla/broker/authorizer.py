@@ -20,11 +20,9 @@ from collections.abc import Callable, Iterable, Set
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
-from kio.schema.index import api_key_map
-
 from ottla.broker.authorization.addresses import as_java
 from ottla.broker.authorization.rules import Decision, Rules
-from ottla.broker.request import Request
+from ottla.broker.request import Asker, Request
 from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType, Right, supported_operations
 from ottla.settings.consistency import principals
 
@@ -56,7 +54,7 @@ class Authorizer(Protocol):
 
     def allows(
         self,
-        request: Request,
+        request: Asker,
         operation: AclOperation,
         resource_type: ResourceType,
         name: str,
@@ -96,7 +94,7 @@ class AllowEverything:
 
     def allows(
         self,
-        request: Request,
+        request: Asker,
         operation: AclOperation,
         resource_type: ResourceType,
         name: str,
@@ -166,7 +164,7 @@ class AclAuthorizer:
 
     def allows(
         self,
-        request: Request,
+        request: Asker,
         operation: AclOperation,
         resource_type: ResourceType,
         name: str,
@@ -241,7 +239,7 @@ class AclAuthorizer:
         client = self._client(request)
         return self._rules.authorized_operations(client.principal, client.host, resource_type, name)
 
-    def _client(self, request: Request) -> _Client:
+    def _client(self, request: Asker) -> _Client:
         identity = request.principal, request.client_host
         client = self._clients.get(identity)
         if client is None:
@@ -305,7 +303,7 @@ def has_one_of(authorizer: Authorizer, request: Request, rights: Iterable[Right]
 
 def _log(
     level: int,
-    request: Request,
+    request: Asker,
     client: _Client,
     operation: AclOperation,
     resource_type: ResourceType,
@@ -323,7 +321,7 @@ def _log(
         client.host,
         _words(resource_type.name),
         _printable(name),
-        _words(api_key_map.get(request.api_key, "await_revision")),
+        _printable(request.request_name),
         count,
         _printable(str(decision)),
     )

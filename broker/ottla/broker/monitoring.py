@@ -2,7 +2,7 @@
 
 Alive (`/healthz`) means only that the event loop runs, which any HTTP response proves. Ready (`/readyz`) means
 registered, recovered and serving. Ready doesn't mean that replicas are caught up or that the metadata store can be
-reached.
+reached. `page_access.py` decides who may read the other pages.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ottla.broker import restart_pages
 from ottla.broker.exposition import CONTENT_TYPE, lines
 from ottla.broker.metrics import catalogue
 from ottla.broker.metrics.catalogue import METRICS
+from ottla.broker.page_access import PageAccess
 from ottla.broker.ports import WithConfig, WithFollower, WithReadiness, WithReplicas, WithStore
 from ottla.net.http import HttpServer, Request, Response
 
@@ -30,7 +31,7 @@ class Monitoring:
     """The HTTP server of a broker's pages. It is started before the logs are recovered, so that recovery can be
     watched, and stopped last."""
 
-    def __init__(self, broker: Source) -> None:
+    def __init__(self, broker: Source, access: PageAccess) -> None:
         restart = restart_pages.RestartPages(broker)
         self.http = HttpServer(
             {
@@ -39,7 +40,8 @@ class Monitoring:
                 ("GET", "/readyz"): self._readyz,
                 ("GET", "/v1/restart-risk"): restart.restart_risk,
                 ("GET", "/v1/caught-up"): restart.caught_up,
-            }
+            },
+            access,
         )
         self._broker = broker
 

@@ -42,7 +42,8 @@ from ottla.broker.log.compactor import Compactor
 from ottla.broker.log.directories import LogDirectories
 from ottla.broker.log.owner import Owner
 from ottla.broker.log.upkeep import Upkeep
-from ottla.broker.login.logins import Logins, drawn_secret
+from ottla.broker.login.logins import Logins
+from ottla.broker.login.mechanisms import Mechanisms, drawn_secret
 from ottla.broker.login.own import connect_to_brokers
 from ottla.broker.login.token_service import TokenService
 from ottla.broker.loop_lag import LoopLag
@@ -53,6 +54,7 @@ from ottla.broker.marker_log import PartitionMarkers
 from ottla.broker.marker_sender import MarkerSender
 from ottla.broker.membership import Membership
 from ottla.broker.monitoring import Monitoring
+from ottla.broker.page_access import PageAccess
 from ottla.broker.part_settings import compaction_limits, connection_limits, cordoned_paths, upkeep_intervals
 from ottla.broker.partitions import PartitionTable
 from ottla.broker.producer_id_source import ProducerIdSource
@@ -81,6 +83,7 @@ from ottla.metadata.store import ForeignStore, LeaseId, Store
 from ottla.net.server import Server
 from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig
+from ottla.settings.listeners import PAGES
 from ottla.settings.listeners import Listeners as OpenedListeners
 
 logger = logging.getLogger(__name__)
@@ -240,7 +243,8 @@ class Broker:
             now_ms,
             machine.random,
         )
-        self.logins: Logins = Logins(config, lambda: self.image, self.dispatcher.dispatch, now_ms, machine.random)
+        mechanisms = Mechanisms(lambda: self.image, now_ms, machine.random)
+        self.logins: Logins = Logins(config, mechanisms, self.dispatcher.dispatch, now_ms)
         self.server: Server = Server(
             self.dispatcher.dispatch,
             connection_limits(config),
@@ -274,7 +278,10 @@ class Broker:
         self.dynamic_settings = DynamicSettings(self.id, lambda: self.config, self._configured)
         self.loop_lag: LoopLag = LoopLag(lambda: self.server.busy_poll.looked_seconds)
         self.elections = ElectionCounts(lambda: self.controls)
-        self.monitoring: Monitoring = Monitoring(self)
+        self.page_access: PageAccess = PageAccess(lambda: self.config, self.tls, mechanisms, self.authorizer)
+        if self.page_access.logs_in:
+            self.logins.counters[PAGES] = self.page_access.counters
+        self.monitoring: Monitoring = Monitoring(self, self.page_access)
         self.controller_name = ""  # the name of the controller in this process; empty where there is none
         self.replication_bytes_out: int = 0
         self.replaced: NodeIdTaken | None = None  # set once another process has this node id
@@ -298,6 +305,7 @@ class Broker:
     async def open(self, patience: Patience) -> None:
         """Joins the cluster, reads the metadata, opens and recovers the logs, and starts the tasks that need them.
         Raises OSError, InvalidTls and the errors of `Patience.answer`."""
+        await self.tls.load_pages(self.config)
         await self.monitoring.start()
         self.follower.listen(self.dynamic_settings.changed)
         self.follower.listen(self.authorizer.changed)
@@ -305,7 +313,7 @@ class Broker:
         self.follower.listen(self.applied_revisions.changed)
         join = partial(join_cluster, self.store, self.logs.cluster_id, may_begin=not self.logs.failed)
         cluster = await patience.answer(join)
-        if self.logins.needed:
+        if self.logins.needed or self.page_access.logs_in:
             await patience.answer(partial(share_login_secret, self.store, drawn_secret(self.random)))
             self.logins.start(self.spawn)
         await patience.answer(self.follower.start)

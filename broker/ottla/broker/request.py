@@ -8,13 +8,28 @@ handler, since a client that reauthenticates must remain the same principal (KIP
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from kio.schema.index import api_key_map
 
 from ottla.net.pending import Pending
 
 if TYPE_CHECKING:
     from ottla.broker.throttling import Charge
     from ottla.net.connection import Connection
+
+
+class Asker(Protocol):
+    """Somebody whose rights are asked about: a principal at an address, with the request that the audit log names."""
+
+    @property
+    def principal(self) -> str: ...
+
+    @property
+    def client_host(self) -> str: ...
+
+    @property
+    def request_name(self) -> str: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -45,6 +60,11 @@ class Request:
     def client_host(self) -> str:
         """The address that the client's connection comes from."""
         return self.connection.client_host
+
+    @property
+    def request_name(self) -> str:
+        """The API's name in Kafka's words, such as ListOffsets."""
+        return "".join(word.capitalize() for word in api_key_map.get(self.api_key, "await_revision").split("_"))
 
     @property
     def pending(self) -> Pending:

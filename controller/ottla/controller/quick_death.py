@@ -50,16 +50,24 @@ class QuickDeath:
     a task."""
 
     def __init__(
-        self, store: Store, follower: Follower, own_id: int, listener: str, connect: Connect = connect_tcp
+        self,
+        store: Store,
+        follower: Follower,
+        own_id: int,
+        listener: str,
+        connect: Connect,
+        connect_to_pages: Connect = connect_tcp,
     ) -> None:
         """`own_id` is the id of the broker in the same process, `listener` the name of the brokers' inter-broker
-        listener."""
+        listener, to which `connect` connects. Of a controller without a broker the HTTP pages are watched; a connection
+        to them needs neither TLS nor a login, since nothing is sent over it."""
         self.found_count = 0  # deaths that this process has declared
         self._store = store
         self._follower = follower
         self._own_id = own_id
         self._listener = listener
         self._connect = connect
+        self._connect_to_pages = connect_to_pages
         self._woken = asyncio.Event()
         self._watches: dict[_Watched, asyncio.Task[None]] = {}
 
@@ -111,12 +119,13 @@ class QuickDeath:
                 await asyncio.sleep(_UNREACHABLE_S)
 
     async def _until_dead(self, watched: _Watched) -> None:
+        connect = self._connect_to_pages if watched.id < NO_BROKER else self._connect
         was_connected = False
         refusals = 0
         while True:
             try:
                 async with asyncio.timeout(_CONNECT_S):
-                    stream = await self._connect(watched.host, watched.port)
+                    stream = await connect(watched.host, watched.port)
             except ConnectionRefusedError:
                 refusals += 1
                 if was_connected and refusals >= _REFUSALS and await self._declare_dead(watched):

@@ -82,7 +82,14 @@ class Cluster:
         self.store = store
         self.follower = follower
         self.sockets = Sockets()
-        self.watch = QuickDeath(store, follower, 1, LISTENER, self.sockets.connect)
+        self.watch = QuickDeath(
+            store, follower, 1, LISTENER, self._connect_to_brokers, connect_to_pages=self.sockets.connect
+        )
+
+    async def _connect_to_brokers(self, host: str, port: int) -> Stream:
+        """As connections with a login: they are only for inter-broker listeners, whose ports are 9001 and so on."""
+        assert port > 9000, f"a login at {host}:{port}"
+        return await self.sockets.connect(host, port)
 
     async def register(self, broker_id: int, state: BrokerState = BrokerState.RUNNING) -> None:
         endpoints = {

@@ -1,41 +1,27 @@
-"""The logins at all listeners of a broker: which connections need one, and the credentials that are accepted.
+"""The logins at all listeners of a broker: which connections need one, and by which mechanisms.
 
-The mechanisms follow the settings, also while the broker runs; new logins see a change at once. SCRAM's credentials are
-metadata. Of users that don't exist, `ottla.security.scram` says what they are told.
+The mechanisms follow the settings, also while the broker runs; new logins see a change at once.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Set
+from collections.abc import Callable, Coroutine, Set
 from functools import partial
-from itertools import islice
-from random import Random
 from typing import TYPE_CHECKING, Any
 
-from ottla.broker.login.conversation import Mechanism
 from ottla.broker.login.gate import Gate, LoginCounters, Rules
-from ottla.metadata.image import Image
-from ottla.metadata.model.users import ScramKeys
+from ottla.broker.login.mechanisms import Mechanisms
 from ottla.net.connection import Connection
-from ottla.protocol.sasl import OAUTHBEARER, PLAIN, ServerExchange
-from ottla.security.listener_logins import ListenerLogins, OAuthSettings, TokenSource, ignored_jaas, logins_of
-from ottla.security.oauthbearer import OAuthServer
-from ottla.security.plain import PlainServer
-from ottla.security.scram import HASHES, Known, MadeUp, ScramCredential, ScramServer
-from ottla.security.unsecured_tokens import unsecured_check
+from ottla.security.listener_logins import ignored_jaas, logins_of
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
 if TYPE_CHECKING:
-    from ottla.broker.login.token_keys import TokenKeys
     from ottla.net.server import Dispatch
 
 logger = logging.getLogger(__name__)
 
-_NONCE_BITS = 130  # as in Kafka
-_SECRET_BYTES = 32
 _TOLD_BY = ("sasl", "reauth", "authentication", "listeners", "protocol.map")  # parts of settings' names
-_FORMS_MAX = 1000  # credentials whose form is looked at, so that a change among many users costs little
 
 
 class Logins:
@@ -45,19 +31,14 @@ class Logins:
     def __init__(
         self,
         config: BrokerConfig,
-        image: Callable[[], Image],
+        mechanisms: Mechanisms,
         serve: Dispatch,
         now_ms: Callable[[], int],
-        random: Random,
     ) -> None:
         self.counters: dict[str, LoginCounters] = {}
-        self._image = image
+        self._mechanisms = mechanisms
         self._serve = serve
         self._now_ms = now_ms
-        self._random = random
-        self._drawn = b""  # used until the image shows the secret that brokers share
-        self._keys: dict[TokenSource, TokenKeys] = {}
-        self._made_up: dict[str, tuple[object, MadeUp]] = {}
         self._rules = self._rules_of(config)
         for warning in ignored_jaas(config):
             logger.warning("%s", warning)
@@ -69,8 +50,7 @@ class Logins:
 
     def start(self, spawn: Callable[[Coroutine[Any, Any, None], str], object]) -> None:
         """Begins to fetch the keys that check tokens."""
-        for source, keys in self._keys.items():
-            spawn(keys.run(), f"keys for tokens from {source.url}")
+        self._mechanisms.start(spawn)
 
     def begin(self, connection: Connection) -> Gate | None:
         """The login of a new connection; None if its listener asks for none."""
@@ -92,7 +72,7 @@ class Logins:
     def _rules_of(self, config: BrokerConfig) -> dict[str, Rules]:
         return {
             listener: Rules(
-                {name: self._mechanism(name, logins) for name in logins.session_ms_max},
+                self._mechanisms.of(logins),
                 logins.frame_bytes_max,
                 config.get_int("ottla.login.timeout.ms") / 1000,
                 config.get_int("connection.failed.authentication.delay.ms") / 1000,
@@ -106,66 +86,3 @@ class Logins:
 
     def _present(self, listener: str) -> Rules:
         return self._rules[listener]
-
-    def _mechanism(self, name: str, logins: ListenerLogins) -> Mechanism:
-        if name == PLAIN:
-            return Mechanism(partial(PlainServer, logins.plain_users), logins.session_ms_max[name])
-        if name == OAUTHBEARER and logins.oauth is not None:
-            return Mechanism(self._oauth(logins.oauth), logins.session_ms_max[name])
-        assert name in HASHES, name
-        return Mechanism(partial(self._scram, name), logins.session_ms_max[name])
-
-    def _oauth(self, settings: OAuthSettings) -> Callable[[], ServerExchange]:
-        if settings.source is None:
-            check = unsecured_check(settings.options, self._now_ms)
-            return lambda: OAuthServer(check)
-        # Imported only here, because these modules and their libraries take memory.
-        from ottla.broker.login.token_keys import TokenKeys
-        from ottla.security.signed_tokens import signed_check
-
-        if settings.source not in self._keys:
-            self._keys[settings.source] = TokenKeys(settings.source)
-        begin_check = signed_check(self._keys[settings.source], settings.expected)
-        return lambda: OAuthServer(begin_check())
-
-    def _scram(self, mechanism: str) -> ServerExchange:
-        def look_up(user: str, by_token: bool) -> Known | None:
-            if by_token:
-                return self._by_token(user, mechanism)
-            keys = self._image().scram.get((user, mechanism))
-            return None if keys is None else Known(user, _credential(keys))
-
-        return ScramServer(mechanism, look_up, self._made_up_of(mechanism), nonce_of(self._random))
-
-    def _by_token(self, token_id: str, mechanism: str) -> Known | None:
-        """The owner of a delegation token that hasn't expired."""
-        token = self._image().tokens.get(token_id)
-        if token is None or token.expiry_ms < self._now_ms() or mechanism not in token.scram:
-            return None
-        return Known(token.owner.removeprefix("User:"), _credential(token.scram[mechanism]), token.expiry_ms)
-
-    def _made_up_of(self, mechanism: str) -> MadeUp:
-        """The credentials of unknown users. They are computed anew when some credential has changed."""
-        image = self._image()
-        known: Mapping[tuple[str, str], ScramKeys] = image.scram
-        kept = self._made_up.get(mechanism)
-        if kept is None or kept[0] is not known:
-            self._drawn = self._drawn or drawn_secret(self._random)
-            secret = self._drawn if image.login_secret is None else image.login_secret.secret
-            credentials = (_credential(keys) for (_, other), keys in known.items() if other == mechanism)
-            kept = self._made_up[mechanism] = (known, MadeUp(mechanism, secret, islice(credentials, _FORMS_MAX)))
-        return kept[1]
-
-
-def drawn_secret(random: Random) -> bytes:
-    """A new secret for `ottla.metadata.intents.users.share_login_secret`."""
-    return random.randbytes(_SECRET_BYTES)
-
-
-def nonce_of(random: Random) -> str:
-    """A new nonce for SCRAM: printable text without commas."""
-    return f"{random.getrandbits(_NONCE_BITS):033x}"
-
-
-def _credential(keys: ScramKeys) -> ScramCredential:
-    return ScramCredential(keys.salt, keys.stored_key, keys.server_key, keys.iterations)

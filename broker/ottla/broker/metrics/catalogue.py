@@ -85,7 +85,8 @@ Sums over topics are left to the query: beside the series with the label `topic`
 histograms, for `histogram_quantile()`, in Kafka's milliseconds.
 
 The same address answers `/healthz` (200 while the event loop turns) and `/readyz` (200 when the broker is registered,
-has recovered its logs and serves; else 503 and what is missing).
+has recovered its logs and serves; else 503 and what is missing). These two are open to everybody; [the page about
+security](security.md#the-http-pages) says how the metrics are encrypted, who may read them, and how Prometheus logs in.
 """
 
 

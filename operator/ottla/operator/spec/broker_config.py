@@ -22,8 +22,8 @@ from ottla.settings.sources import known_setting
 RESERVED = frozenset(
     "node.id broker.id process.roles listeners advertised.listeners listener.security.protocol.map "
     "inter.broker.listener.name security.inter.broker.protocol controller.listener.names log.dir log.dirs broker.rack "
-    "cordoned.log.dirs ottla.http.listener ottla.listener.addresses ottla.brokers.drained "
-    "leader.replication.throttled.rate follower.replication.throttled.rate".split()
+    "cordoned.log.dirs ottla.http.listener ottla.http.security.protocol ottla.listener.addresses "
+    "ottla.brokers.drained leader.replication.throttled.rate follower.replication.throttled.rate".split()
 )
 RESERVED_PREFIX = "ottla.metadata."
 _BETWEEN_BROKERS = "listener.name.replication", "listener.name.replication-tls"  # the operator's own listeners

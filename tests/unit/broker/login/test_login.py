@@ -22,6 +22,7 @@ import pytest
 from ottla.broker.login import gate
 from ottla.broker.login.conversation import Mechanism
 from ottla.broker.login.logins import Logins
+from ottla.broker.login.mechanisms import Mechanisms
 from ottla.metadata.model.users import ScramKeys
 from ottla.net.connection import Connection
 from ottla.net.logging_in import LoginFailed, logged_in
@@ -130,7 +131,8 @@ async def scene(more: str = "") -> AsyncIterator[Scene]:
         served.append((key, connection.principal))
         return [response_frame(key, version, correlation_id, b"served %d" % key)]
 
-    logins = Logins(config, lambda: image, dispatch, lambda: clock.now_ms, Random(1))
+    mechanisms = Mechanisms(lambda: image, lambda: clock.now_ms, Random(1))
+    logins = Logins(config, mechanisms, dispatch, lambda: clock.now_ms)
     server = Server(dispatch, Limits(), frozenset({0}), begin_login=logins.begin)
     for name in ("CLIENTS", "OPEN"):
         await server.listen(name, "127.0.0.1", 0)
@@ -597,7 +599,7 @@ class Slow:
 
 def test_a_login_that_waits_is_answered_later_and_what_follows_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
     event = asyncio.Event()
-    monkeypatch.setattr(Logins, "_mechanism", lambda *_: Mechanism(lambda: Slow(event)))
+    monkeypatch.setattr(Mechanisms, "_mechanism", lambda *_: Mechanism(lambda: Slow(event)))
 
     async def act(scene: Scene) -> None:
         client, given_up = await scene.client(), await scene.client()
@@ -617,7 +619,7 @@ def test_a_login_that_waits_is_answered_later_and_what_follows_waits_too(monkeyp
 
 
 def test_a_login_that_waits_too_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Logins, "_mechanism", lambda *_: Mechanism(lambda: Slow(asyncio.Event())))
+    monkeypatch.setattr(Mechanisms, "_mechanism", lambda *_: Mechanism(lambda: Slow(asyncio.Event())))
 
     async def act(scene: Scene) -> None:
         client = await scene.client()

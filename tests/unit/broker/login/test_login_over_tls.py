@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.login.logins import Logins
+from ottla.broker.login.mechanisms import Mechanisms
 from ottla.broker.login.own import connect_to_brokers
 from ottla.net.blocking import Connection as BlockingConnection
 from ottla.net.connection import Connection
@@ -69,7 +70,7 @@ class Scene:
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
         await self.tls.load(self.config)
-        logins = Logins(self.config, SimpleNamespace, self.dispatch, lambda: 0, Random(1))
+        logins = Logins(self.config, Mechanisms(SimpleNamespace, lambda: 0, Random(1)), self.dispatch, lambda: 0)
         server = Server(self.dispatch, Limits(), frozenset(), begin_login=logins.begin)
         listener = await server.listen("BROKERS", "127.0.0.1", 0, self.tls.of("BROKERS"))
         self.port = listener.port
