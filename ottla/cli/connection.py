@@ -26,6 +26,7 @@ from ottla.cli.route import NoWay, Route, Straight
 if TYPE_CHECKING:
     from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
+    from ottla.protocol.messages import Message
     from ottla.security.preparation import PreparedSecurity
 
 T = TypeVar("T")
@@ -104,11 +105,14 @@ class Cluster:
         timeout_s: float,
         route: Route | None = None,
         security: PreparedSecurity | None = None,
+        command_config: Path | None = None,
     ) -> None:
+        """`command_config` is the file that `security` comes from."""
         self.bootstrap = bootstrap
         self.timeout_s = timeout_s
         self.route: Route = route or Straight()
         self.security = security
+        self.command_config = command_config
         self._addresses = parse_bootstrap(bootstrap)
         self._admin: KafkaAdminClient | None = None
         self._reached = False
@@ -191,6 +195,32 @@ class Cluster:
                 if lost:
                     self._reach()
                 time.sleep(0.2)
+
+    def ask(self, api: tuple[int, int, int], message: Message) -> Any:
+        """Sends one request that the Kafka client can't make, and returns the answer. `api` is the API's key, and the
+        lowest and newest version of the message. Raises CommandError."""
+        from ottla.cli.security import login_refused
+        from ottla.net.blocking import Connection, ConnectionLost, UnsupportedVersion
+        from ottla.net.names import Address
+        from ottla.protocol.sasl import LoginRefused
+
+        key, lowest, newest = api
+        failure: Exception | None = None
+        for host, port in self._addresses:
+            try:
+                reached = Address(*self.route.reach(host, port, self.timeout_s))
+                connection = Connection(reached, CLIENT_ID, timeout_s=self.timeout_s, security=self.security)
+                try:
+                    return connection.request(key, connection.version(key, lowest, newest), message)
+                finally:
+                    connection.close()
+            except LoginRefused as refused:
+                assert self.security is not None
+                assert self.security.settings.login is not None
+                raise login_refused(host, port, self.security.settings.login, refused) from refused
+            except (ConnectionLost, NoWay, UnsupportedVersion) as error:
+                failure = error
+        raise CommandError(str(failure), "Is the address right?", ExitCode.unreachable)
 
     def _open(self, client: Callable[..., T], settings: dict[str, Any]) -> T:
         if not self._reached:

@@ -9,11 +9,9 @@ import typer
 
 from ottla.cli import moves, reassign
 from ottla.cli.cluster import DRAINED, all_topics, check_brokers, drained_brokers
-from ottla.cli.connection import CLIENT_ID, parse_bootstrap
-from ottla.cli.errors import CommandError, ExitCode, explain_code
+from ottla.cli.errors import explain_code
 from ottla.cli.options import cluster_command
 from ottla.cli.output import Output
-from ottla.cli.route import NoWay
 from ottla.wording import counted
 
 if TYPE_CHECKING:
@@ -78,29 +76,12 @@ def _alter_list(cluster: Cluster, operation: int, brokers: list[int]) -> None:
     """Changes the cluster-wide default of `ottla.brokers.drained`. The request is built here, because kafka-python can
     alter only the settings of a named broker."""
     from ottla.net.admin import ALTER_CONFIGS, BROKER, refusal, settings_altered
-    from ottla.net.blocking import Connection, ConnectionLost, UnsupportedVersion
-    from ottla.net.names import Address
 
-    api_key, newest = ALTER_CONFIGS
+    key, newest = ALTER_CONFIGS
     message = settings_altered(BROKER, {"": [(DRAINED, operation, ",".join(map(str, brokers)))]})
-    failure: Exception | None = None
-    for host, port in parse_bootstrap(cluster.bootstrap):
-        try:
-            reached = cluster.route.reach(host, port, cluster.timeout_s)
-            connection = Connection(
-                Address(*reached), CLIENT_ID, timeout_s=cluster.timeout_s, security=cluster.security
-            )
-            try:
-                answer = connection.request(api_key, connection.version(api_key, 0, newest), message)
-            finally:
-                connection.close()
-        except (ConnectionLost, NoWay, UnsupportedVersion) as error:
-            failure = error
-            continue
-        if (refused := refusal(answer.responses[0])) is not None:
-            raise explain_code(int(refused.code), f"setting '{DRAINED}'", refused.message)
-        return
-    raise CommandError(str(failure), "Is the address right?", ExitCode.unreachable)
+    answer = cluster.ask((key, 0, newest), message)
+    if (refused := refusal(answer.responses[0])) is not None:
+        raise explain_code(int(refused.code), f"setting '{DRAINED}'", refused.message)
 
 
 def _led(cluster: Cluster, brokers: list[int]) -> list[dict[str, Any]]:

@@ -173,6 +173,21 @@ _SENTENCES: dict[int, _Sentence] = {
     56: _Sentence("the log directory of {0} has failed", "`ottla log-dirs` shows the failed directory."),
     57: _Sentence("the broker has no such log directory for {0}"),
     60: _Sentence("the partitions of {0} are being reassigned", "Try again when the reassignment is done."),
+    61: _Sentence(
+        "the brokers have no delegation tokens", "Set delegation.token.secret.key in the settings of all brokers."
+    ),
+    62: _Sentence("{0} doesn't exist", "`ottla tokens list` shows all of them.", ExitCode.not_found),
+    63: _Sentence("{0}: only the token's owner and its renewers may do this"),
+    64: _Sentence(
+        "{0}: tokens are for users that are logged in, and not by a token themselves",
+        "Use a listener with a login, and a login with a password, in the file of --command-config.",
+    ),
+    65: _Sentence(
+        "not allowed to make tokens of this user",
+        "Ask for the right: ottla acls create --allow … --user … --operation create-tokens.",
+    ),
+    66: _Sentence("{0} has expired", "Make another one: ottla tokens create."),
+    67: _Sentence("{0}: renewers are users", "Write them as User:NAME."),
     68: _Sentence("{0} still has active members", "Stop the group's consumers first, then try again."),
     69: _Sentence("{0} doesn't exist", "`ottla groups list` shows all groups.", ExitCode.not_found),
     73: _Sentence(

@@ -36,6 +36,7 @@ from ottla.cli import (
     produce,
     quotas,
     reassign,
+    tokens,
     topics,
     transactions,
     users,
@@ -72,6 +73,7 @@ app.add_typer(configs.app, name="configs", rich_help_panel=_CLUSTER)
 app.add_typer(acls.app, name="acls", rich_help_panel=_CLUSTER)
 app.add_typer(quotas.app, name="quotas", rich_help_panel=_CLUSTER)
 app.add_typer(users.app, name="users", rich_help_panel=_CLUSTER)
+app.add_typer(tokens.app, name="tokens", rich_help_panel=_CLUSTER)
 app.command("offsets", rich_help_panel=_CLUSTER)(offsets.offsets)
 app.command("delete-records", rich_help_panel=_CLUSTER)(offsets.delete_records)
 app.add_typer(cluster.app, name="cluster", rich_help_panel=_CLUSTER)

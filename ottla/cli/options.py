@@ -119,7 +119,7 @@ def cluster_command(function: Callable[Concatenate[Cluster, Output, P], None]) -
         route: Route = (arguments[own] if own else arguments.pop(_INVOCATION)).obj
         target = find_target(route, bootstrap, context, command_config)
         security = None if target.command_config is None else _read_security(target.command_config)
-        with _pipe_watched(), Cluster(target.bootstrap, timeout, route, security) as cluster:
+        with _pipe_watched(), Cluster(target.bootstrap, timeout, route, security, target.command_config) as cluster:
             function(cluster, Output(as_json), **arguments)  # type: ignore[call-arg]
 
     return _dressed(run, function, parameters, options)

@@ -22,6 +22,7 @@ from ottla.settings.properties import parse_properties
 
 if TYPE_CHECKING:
     from ottla.net.logging_in import BeginLogin
+    from ottla.security.client_login import ClientLogin
 
 _SECURITY = ("security.", "ssl.", "sasl.")
 
@@ -56,13 +57,18 @@ def try_login(address: tuple[str, int], security: PreparedSecurity, timeout_s: f
             Address(*address), "ottla-cli", timeout_s=timeout_s, connect_timeout_s=timeout_s, security=security
         ).close()
     except LoginRefused as refused:
-        raise CommandError(
-            f"the login at {address[0]}:{address[1]} by {login.mechanism} failed: {refused}",
-            "Check sasl.mechanism and sasl.jaas.config in the file of --command-config.",
-            ExitCode.failed,
-        ) from refused
+        raise login_refused(*address, login, refused) from refused
     except (ConnectionLost, UnsupportedVersion):
         return
+
+
+def login_refused(host: str, port: int, login: ClientLogin, refused: LoginRefused) -> CommandError:
+    """The error for a login that a broker refuses."""
+    return CommandError(
+        f"the login at {host}:{port} by {login.mechanism} failed: {refused}",
+        "Check sasl.mechanism and sasl.jaas.config in the file of --command-config.",
+        ExitCode.failed,
+    )
 
 
 def client_settings(security: PreparedSecurity) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from kio.serial import entity_reader
 from kio.serial.errors import SerialError
 
 from .bounds import check_arrays
-from .errors import ProtocolError
+from .errors import ErrorCode, ProtocolError
 from .varints import write_unsigned_varint
 
 Message = Mapping[str, Any]
@@ -52,6 +52,7 @@ _FIXED = {
 }
 _ZERO_UUID = bytes(16)
 _DESCRIBE_TRANSACTIONS = 65
+_TOKEN_CHANGES = (38, 39, 40)  # the times beside their errors are -1, which kio doesn't read as times
 
 
 def milliseconds(duration: timedelta) -> int:
@@ -74,7 +75,15 @@ def read_request(api_key: int, version: int, body: bytes, offset: int = 0) -> An
 
 
 def read_response(api_key: int, version: int, body: bytes, offset: int = 0) -> Any:
-    """The response body at `offset`. Raises ProtocolError if the bytes don't follow the schema."""
+    """The response body at `offset`. Raises ProtocolError if the bytes don't follow the schema.
+
+    Of a refused change of a delegation token, only the error code is read, with which the body begins.
+    """
+    if api_key in _TOKEN_CHANGES and (code := int.from_bytes(body[offset : offset + 2], signed=True)):
+        try:
+            return types.SimpleNamespace(error_code=ErrorCode(code))
+        except ValueError as error:
+            raise ProtocolError(f"unknown error code {code}") from error
     return _read(_response_reader(api_key, version), body, offset)
 
 

@@ -77,8 +77,6 @@ class Scene:
         )
         body = read_request(key, version, write_request(key, version, message))
         response = await HANDLERS[key](self.broker, Request(key, version, 1, "c", connection), body)
-        if response["error_code"] and key != DESCRIBE:
-            return SimpleNamespace(error_code=response["error_code"])  # kio can't read the timestamp -1
         return read_response(key, version, write_response(key, version, response))
 
     async def create(self, **message: Any) -> Any:
