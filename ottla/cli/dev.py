@@ -7,9 +7,12 @@ files.
 
 from __future__ import annotations
 
+import shlex
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,6 +24,7 @@ from ottla.cli.dev_brokers import (
     free_ports,
     lifeline,
     local,
+    metadata_store,
     planned,
     stop_all,
     wait_for_those_left_behind,
@@ -28,11 +32,15 @@ from ottla.cli.dev_brokers import (
     wakeups,
 )
 from ottla.cli.dev_growth import Growth
+from ottla.cli.dev_security import ADMIN, DevSecurity, prepare
 from ottla.cli.dev_watch import DevWatch
 from ottla.cli.errors import UsageError
 from ottla.cli.options import BOOTSTRAP_DEFAULT, output_command
 from ottla.cli.output import Output
 from ottla.cli.processes import PidFile
+
+if TYPE_CHECKING:
+    from ottla.cli.connection import Cluster
 
 _DEV_PID_FILE = "ottla-dev.pid"
 _BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -94,6 +102,14 @@ def dev(
         typer.Option("--set", "-s", metavar="NAME=VALUE", help="A setting of every broker; may be repeated."),
     ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Start a broker again when it dies.")] = False,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            envvar="OTTLA_DEV_SECURE",
+            help="Encrypt connections, let clients log in, and check their rights; makes a client's files.",
+        ),
+    ] = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C. Data is kept between starts."""
     from ottla.cli.broker import load_configuration
@@ -111,8 +127,9 @@ def dev(
         output.note(
             f"The data was written by {known} brokers: partitions whose replicas in sync are all away get no leader."
         )
+    security = prepare(directory, _hosts(listen, told), metadata_store(directory)) if secure else None
     cluster = [
-        planned(number, chosen, directory, listen, told, count, settings or [])
+        planned(number, chosen, directory, listen, told, count, settings or [], security)
         for number, chosen in enumerate(free_ports(listen, port, count))
     ]
     # Every broker's address, so that a client reaches the cluster even if the first broker is dead.
@@ -120,14 +137,15 @@ def dev(
     reached = ",".join(f"{local(listen)}:{one.port}" for one in cluster)
     kept = [name for name, _, factor in wished if factor != -1]
     growth = Growth(directory, known, count, kept)
-    watch = DevWatch(reached, growth, output, logs_hidden=cluster[0].log is not None)
+    connect = partial(_connected, reached, security)
+    watch = DevWatch(connect, growth, output, logs_hidden=cluster[0].log is not None)
     with wakeups() as waker, lifeline() as line:
         try:
             for one in cluster:
                 one.start(line)
             if wait_until_ready(cluster, waker):
-                _create_topics(reached, wished, output)
-                _announce(output, cluster, bootstrap, directory)
+                _create_topics(connect, wished, output)
+                _announce(output, cluster, bootstrap, directory, security)
                 watch.start()
                 _watch(cluster, waker, line, restart, output)
         finally:
@@ -160,15 +178,30 @@ def default_directory() -> Path:
     return user_data_path("ottla") / "dev"
 
 
-def _create_topics(bootstrap: str, topics: list[tuple[str, int, int]], output: Output) -> None:
+def _hosts(listen: str, told: str) -> list[str]:
+    """The hosts under which brokers are reached, besides those of the loopback interface."""
+    return [host for host in (listen, told) if host not in ("0.0.0.0", "::", "")]
+
+
+def _connected(bootstrap: str, security: DevSecurity | None, timeout_s: float) -> Cluster:
+    from ottla.cli.connection import Cluster
+    from ottla.cli.security import read_command_config
+
+    if security is None:
+        return Cluster(bootstrap, timeout_s)
+    file = security.client_file
+    return Cluster(bootstrap, timeout_s, security=read_command_config(file), command_config=file)
+
+
+def _create_topics(connect: Callable[[float], Cluster], topics: list[tuple[str, int, int]], output: Output) -> None:
     if not topics:
         return
-    from ottla.cli.connection import Cluster, explained
+    from ottla.cli.connection import explained
     from ottla.cli.errors import explain_code
     from ottla.cli.topics import TOPIC_EXISTS
 
     wanted = {name: {"num_partitions": partitions, "replication_factor": factor} for name, partitions, factor in topics}
-    with Cluster(bootstrap, 30) as cluster, explained("the topics of OTTLA_TOPICS"):
+    with connect(30) as cluster, explained("the topics of OTTLA_TOPICS"):
         answer = cluster.admin.create_topics(wanted, raise_errors=False)
         for topic in answer["topics"]:
             if topic["error_code"] not in (0, TOPIC_EXISTS):
@@ -177,16 +210,25 @@ def _create_topics(bootstrap: str, topics: list[tuple[str, int, int]], output: O
     output.note("Topics: " + ", ".join(wanted))
 
 
-def _announce(output: Output, cluster: list[DevBroker], bootstrap: str, directory: Path) -> None:
+def _announce(
+    output: Output, cluster: list[DevBroker], bootstrap: str, directory: Path, security: DevSecurity | None
+) -> None:
     if output.as_json:
         brokers = [{"id": one.id, "pid": one.pid, "port": one.port} for one in cluster]
-        output.line({"bootstrap": bootstrap, "data": str(directory), "brokers": brokers})
+        files = {} if security is None else {"command_config": str(security.client_file)}
+        output.line({"bootstrap": bootstrap, "data": str(directory), "brokers": brokers, **files})
         return
     count = "1 broker" if len(cluster) == 1 else f"{len(cluster)} brokers"
     print(f"Ottla is running: {count}, data in {directory}\n")
     print(f"  Bootstrap   {bootstrap}")
     if bootstrap != BOOTSTRAP_DEFAULT:
         print(f"              export OTTLA_BOOTSTRAP={bootstrap}")
+    if security is not None:
+        print(f"  Log in as   {ADMIN}, a super user, with these files, which only you can read:")
+        print(f"              export OTTLA_COMMAND_CONFIG={shlex.quote(str(security.client_file))}")
+        print(f"  kcat        kcat -F {shlex.quote(str(security.librdkafka_file))} -b {bootstrap} -L")
+        print(f"  Java        kafka-topics.sh --bootstrap-server {bootstrap} \\")
+        print(f"                --command-config {shlex.quote(str(security.client_file))} --list")
     if len(cluster) > 1:
         for one in cluster:
             print(f"  {'Brokers' if one is cluster[0] else '':<12}{one.id} on port {one.port}, process {one.pid}")

@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import IO
 
 from ottla.cli.broker import parse_ready
+from ottla.cli.client_file import properties_text, write_private
 from ottla.cli.dev_growth import default_factor
+from ottla.cli.dev_security import PROTOCOL, DevSecurity
 from ottla.cli.errors import CommandError, UsageError
 from ottla.cli.output import Output
 from ottla.cli.processes import PidFile, server_command, tail
@@ -172,32 +174,47 @@ def free_ports(listen: str, port: int, count: int) -> list[int]:
 
 
 def planned(
-    number: int, port: int, directory: Path, listen: str, told: str, brokers: int, settings: list[str]
+    number: int,
+    port: int,
+    directory: Path,
+    listen: str,
+    told: str,
+    brokers: int,
+    settings: list[str],
+    security: DevSecurity | None,
 ) -> DevBroker:
-    """A broker that isn't started yet. The defaults of its settings are written to its properties file."""
+    """A broker that isn't started yet. The defaults of its settings are written to its properties file, which its owner
+    alone may read."""
     own = directory / f"broker-{number}"
     # The defaults for a laptop are in a file, so that the environment and --set take precedence over them.
     replication = default_factor(brokers)
     defaults = {
-        "default.replication.factor": replication,
-        "min.insync.replicas": max(1, replication - 1),
-        "offsets.topic.replication.factor": replication,
-        "transaction.state.log.replication.factor": replication,
-        "group.initial.rebalance.delay.ms": 0,
+        "default.replication.factor": str(replication),
+        "min.insync.replicas": str(max(1, replication - 1)),
+        "offsets.topic.replication.factor": str(replication),
+        "transaction.state.log.replication.factor": str(replication),
+        "group.initial.rebalance.delay.ms": "0",
     }
     file = directory / f"broker-{number}.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in defaults.items()), encoding="utf-8")
+    secured = {} if security is None else security.broker_settings
+    write_private(file, properties_text({**defaults, **secured}), replace=True)
+    protocol = "PLAINTEXT" if security is None else PROTOCOL
     fixed = {
         "node.id": str(number),
-        "listeners": f"PLAINTEXT://{bracketed(listen)}:{port}",
-        "advertised.listeners": f"PLAINTEXT://{bracketed(told)}:{port}",
+        "listeners": f"{protocol}://{bracketed(listen)}:{port}",
+        "advertised.listeners": f"{protocol}://{bracketed(told)}:{port}",
         "log.dirs": str(own),
-        "ottla.metadata.store": f"embedded:{directory / METADATA_FILE}",
+        "ottla.metadata.store": metadata_store(directory),
     }
     command = server_command(file, [*(f"{name}={value}" for name, value in fixed.items()), *settings])
     command.append("--until-stdin-ends")
     log = directory / f"broker-{number}.log" if sys.stderr.isatty() else None
     return DevBroker(number, own, listen, port, command, log)
+
+
+def metadata_store(directory: Path) -> str:
+    """The store of all brokers, as the setting `ottla.metadata.store` names it."""
+    return f"embedded:{directory / METADATA_FILE}"
 
 
 def bracketed(host: str) -> str:

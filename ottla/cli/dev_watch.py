@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -26,10 +27,13 @@ class DevWatch:
     """The thread that adds replicas after the cluster has grown, and prints the troubles of log directories and logs.
     It runs from `start` to `stop`."""
 
-    def __init__(self, bootstrap: str, growth: dev_growth.Growth, output: Output, *, logs_hidden: bool) -> None:
-        """`logs_hidden`: whether the brokers' logs go to files, and not to this terminal."""
+    def __init__(
+        self, connect: Callable[[float], Cluster], growth: dev_growth.Growth, output: Output, *, logs_hidden: bool
+    ) -> None:
+        """`connect` gives the cluster for a time-out in seconds. `logs_hidden`: whether the brokers' logs go to files,
+        and not to this terminal."""
         self._thread = threading.Thread(target=self._run, name="ottla dev watch", daemon=True)
-        self._bootstrap = bootstrap
+        self._connect = connect
         self._growth = growth
         self._output = output
         self._logs_hidden = logs_hidden
@@ -53,7 +57,7 @@ class DevWatch:
             self._thread.join(_TIMEOUT_S)
 
     def _run(self) -> None:
-        with Cluster(self._bootstrap, _TIMEOUT_S) as cluster:
+        with self._connect(_TIMEOUT_S) as cluster:
             try:
                 self._growth.carry_out(cluster, self._output, partial(self._pause, cluster))
             except (CommandError, OSError) as error:

@@ -102,8 +102,8 @@ def create(
         _refuse_known(name, _described(cluster).get(name, {}), wanted)
     password = _password(password_file)
     if offline:
-        credentials = {each: _new_credential(each, password, iterations) for each in wanted}
-        run(_write(store, config, settings, name, credentials, replace))
+        credentials = {each: new_credential(each, password, iterations) for each in wanted}
+        run(write_credentials(store, config, settings, name, credentials, replace=replace))
     else:
         from kafka.admin import UserScramCredentialUpsertion
 
@@ -191,15 +191,18 @@ def _send(cluster: Cluster, name: str, change: Any) -> None:
         raise CommandError(f"user '{name}': {problem}")
 
 
-async def _write(
+async def write_credentials(
     store: str | None,
     config: Path | None,
     settings: list[str] | None,
     name: str,
     credentials: dict[str, ScramCredential],
+    *,
     replace: bool,
+    keep: bool = False,
 ) -> None:
-    """Writes a user's credentials, by mechanism, into the metadata store."""
+    """Writes a user's credentials, by mechanism, into the metadata store. Credentials that the user has already are
+    replaced with `replace`, kept with `keep`, and an error otherwise."""
     from ottla.metadata import keys
     from ottla.metadata.model.users import ScramKeys
     from ottla.metadata.store import Committed, Guard, Put
@@ -207,7 +210,11 @@ async def _write(
     async with opened(store, config, settings, create=True) as found:
         entries = {entry.key: entry for entry in (await found.read(keys.scram.prefix)).entries}
         by_key = {keys.scram(name, mechanism): (mechanism, made) for mechanism, made in credentials.items()}
-        if not replace:
+        if keep:
+            by_key = {key: made for key, made in by_key.items() if key not in entries}
+            if not by_key:
+                return
+        elif not replace:
             _refuse_known(name, [mechanism for key, (mechanism, _) in by_key.items() if key in entries], [*credentials])
         guards = [Guard(key, entries[key].mod_revision if key in entries else 0) for key in by_key]
         puts = [
@@ -218,7 +225,8 @@ async def _write(
             raise CommandError(f"another process has just changed user '{name}'", "Run the command again.")
 
 
-def _new_credential(mechanism: str, password: str, iterations: int) -> ScramCredential:
+def new_credential(mechanism: str, password: str, iterations: int) -> ScramCredential:
+    """The credential for a password, with a new salt."""
     from ottla.security.scram import credential_of, salted_password
 
     salt = secrets.token_bytes(_SALT_BYTES)
