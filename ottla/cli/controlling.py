@@ -73,7 +73,7 @@ class ControllerProcess:
                 ("GET", "/healthz"): self._healthz,
                 ("GET", "/readyz"): self._readyz,
             },
-            PageAccess(lambda: config, self._tls, mechanisms, authorizer),
+            PageAccess(lambda: config, self._tls, mechanisms, authorizer, lambda: self.image),
         )
 
     @property

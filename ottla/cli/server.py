@@ -40,7 +40,7 @@ from ottla.metadata.patience import GivenUp, Patience
 from ottla.metadata.registration import NodeIdTaken
 from ottla.metadata.store import ForeignStore, LeaseExpired, Store, StoreRestored, StoreUnavailable, UnknownOutcome
 from ottla.protocol import record_walk
-from ottla.security.listener_logins import logins_of, page_logins
+from ottla.security.listener_logins import check_logins
 from ottla.security.tls_settings import InvalidTls
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
 
@@ -95,8 +95,7 @@ def _configuration(file: str | None, settings: list[str]) -> BrokerConfig:
         overrides[name.strip()] = value
     text = Path(file).read_text(encoding="utf-8") if file else ""
     config = BrokerConfig.from_sources(text, overrides, os.environ)
-    logins_of(config)  # raises InvalidConfiguration for settings with which nobody can log in
-    page_logins(config)
+    check_logins(config)
     return config
 
 

@@ -9,7 +9,7 @@ and KafkaConfig.validateValues.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ottla.protocol.sasl import MECHANISMS, OAUTHBEARER, PLAIN
 from ottla.security.client_login import ClientLogin, client_login
@@ -63,33 +63,53 @@ class ListenerLogins:
 
 def logins_of(config: BrokerConfig) -> dict[str, ListenerLogins]:
     """The logins of each listener that asks for one, by the listener's name. Raises InvalidConfiguration."""
+    logins, problems = usable_logins(config)
+    if problems:
+        raise InvalidConfiguration(problems)
+    return logins
+
+
+def usable_logins(config: BrokerConfig) -> tuple[dict[str, ListenerLogins], list[str]]:
+    """(the logins of each listener that asks for one, sentences on the problems with the settings). A mechanism whose
+    settings can't be used isn't among those of its listener: nobody can log in by it."""
     problems: list[str] = []
     logins = {
         endpoint.listener: _listener(config, endpoint.listener, problems)
         for endpoint in config.listeners.opened
         if endpoint.protocol in WITH_LOGIN
     }
-    _check_own_login(config, logins, problems)
-    if problems:
-        raise InvalidConfiguration(problems)
-    return logins
+    _check_own_login(config, problems)
+    return logins, problems
 
 
-def page_logins(config: BrokerConfig) -> ListenerLogins | None:
-    """The logins of the HTTP pages; None if they ask for none. Raises InvalidConfiguration."""
-    if config.listeners.pages not in WITH_LOGIN:
-        return None
+def page_logins(config: BrokerConfig) -> tuple[ListenerLogins | None, list[str]]:
+    """(the logins of the HTTP pages, or None if they ask for none; sentences on the problems with the settings), as
+    `usable_logins`."""
     problems: list[str] = []
+    if config.listeners.pages not in WITH_LOGIN:
+        return None, problems
     logins = _listener(config, PAGES, problems)
     others = [name for name in logins.session_ms_max if name != PLAIN and name not in HASHES]
-    if others and not problems:
+    if others:
         problems.append(
             f"listener.name.{PAGES.lower()}.sasl.enabled.mechanisms: the pages take users and passwords, so it must"
             f" name some of {', '.join((PLAIN, *HASHES))}, not {', '.join(others)}"
         )
+        passwords = {name: ms for name, ms in logins.session_ms_max.items() if name not in others}
+        logins = replace(logins, session_ms_max=passwords, oauth=None)
+    return logins, problems
+
+
+def check_logins(config: BrokerConfig) -> None:
+    """Raises InvalidConfiguration for settings by which nobody could log in somewhere."""
+    problems = login_problems(config)
     if problems:
         raise InvalidConfiguration(problems)
-    return logins
+
+
+def login_problems(config: BrokerConfig) -> list[str]:
+    """Sentences on the problems with the settings of all logins."""
+    return [*usable_logins(config)[1], *page_logins(config)[1]]
 
 
 def own_login(config: BrokerConfig) -> ClientLogin | None:
@@ -120,9 +140,12 @@ def _jaas(config: BrokerConfig, listener: str, mechanism: str) -> str:
 
 def ignored_jaas(config: BrokerConfig) -> Iterator[str]:
     """A sentence on each JAAS configuration that has no effect, because it lacks the listener or the mechanism."""
+    listeners = [endpoint.listener for endpoint in config.listeners.opened]
+    if config.listeners.pages in WITH_LOGIN:
+        listeners.append(PAGES)
     used = {
         f"listener.name.{listener.lower()}.{mechanism.lower()}.{_JAAS}"
-        for listener in (*(endpoint.listener for endpoint in config.listeners.opened), PAGES)
+        for listener in listeners
         for mechanism in MECHANISMS
     }
     given = {*config.static, *config.dynamic_broker, *config.dynamic_default}
@@ -144,23 +167,27 @@ def _listener(config: BrokerConfig, listener: str, problems: list[str]) -> Liste
             f" {', '.join(MECHANISMS)}"
         )
     users: Mapping[str, bytes] = {}
-    if PLAIN in enabled:
-        users = _plain_users(config, listener, problems)
+    oauth = None
     session_ms_max: dict[str, int] = {}
     for mechanism in enabled:
-        longest = of_mechanism(config, listener, mechanism, "connections.max.reauth.ms")
-        assert isinstance(longest, int)
-        session_ms_max[mechanism] = longest
-    frame_bytes_max = config.for_listener(listener, "sasl.server.max.receive.size")
-    assert isinstance(frame_bytes_max, int)
-    oauth = _oauth(config, listener, problems) if OAUTHBEARER in enabled else None
-    for mechanism in enabled:
+        wrong_here: list[str] = []
+        if mechanism == PLAIN:
+            users = _plain_users(config, listener, wrong_here)
+        elif mechanism == OAUTHBEARER:
+            oauth = _oauth(config, listener, wrong_here)
         handler = of_mechanism(config, listener, mechanism, _HANDLER)
         if handler is not None and (mechanism != OAUTHBEARER or handler not in (_SECURED, _UNSECURED)):
-            problems.append(
+            wrong_here.append(
                 f"{_HANDLER}={handler} for {mechanism} at the listener {listener}: it names Java code, which has no"
                 f" place in a Python process; for OAUTHBEARER, {_SECURED} is known"
             )
+        problems += wrong_here
+        if not wrong_here and mechanism not in unknown:
+            longest = of_mechanism(config, listener, mechanism, "connections.max.reauth.ms")
+            assert isinstance(longest, int)
+            session_ms_max[mechanism] = longest
+    frame_bytes_max = config.for_listener(listener, "sasl.server.max.receive.size")
+    assert isinstance(frame_bytes_max, int)
     return ListenerLogins(session_ms_max, users, frame_bytes_max, oauth)
 
 
@@ -235,12 +262,15 @@ def _plain_users(config: BrokerConfig, listener: str, problems: list[str]) -> Ma
     return users_of(login.options)
 
 
-def _check_own_login(config: BrokerConfig, logins: Mapping[str, ListenerLogins], problems: list[str]) -> None:
+def _check_own_login(config: BrokerConfig, problems: list[str]) -> None:
     listener = config.listeners.inter_broker
     if not _asks_for_login(config, listener):
         return
     mechanism = _own_mechanism(config)
-    if listener in logins and mechanism not in logins[listener].session_ms_max:
+    opened = {endpoint.listener for endpoint in config.listeners.opened}
+    enabled = config.for_listener(listener, "sasl.enabled.mechanisms")
+    assert isinstance(enabled, tuple)
+    if listener in opened and mechanism not in enabled:
         problems.append(
             f"sasl.mechanism.inter.broker.protocol={mechanism}: isn't among sasl.enabled.mechanisms of the inter-broker"
             f" listener {listener}"

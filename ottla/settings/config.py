@@ -8,6 +8,8 @@ default.
 
 from __future__ import annotations
 
+import copy
+import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import cast
@@ -21,6 +23,7 @@ from ottla.settings.sources import gather, known_setting
 from ottla.settings.typed_values import TypedValues
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
+_SECURITY = re.compile(r"\b(sasl|ssl|reauth)\b")
 _DEFAULTS = {name: setting.default_value for name, setting in BROKER.items()}
 
 
@@ -142,33 +145,54 @@ class BrokerConfig(TypedValues):
 
         Dynamic settings were checked when they were written, perhaps by another version of Ottla. If this version can't
         use an entry, it leaves the entry out with a warning, so that an entry in the metadata never stops a broker. If
-        the other entries contradict one another or the static settings, all dynamic settings are left out.
+        entries contradict one another or the static settings, so many are left out that the others don't; entries about
+        security are the last to be left out, because without them an older password might count again.
         """
         warnings: list[str] = []
         usable_broker = _usable(broker, True, warnings)
         usable_default = _usable(default, False, warnings)
         try:
-            changed = BrokerConfig(
-                self.static, usable_broker, usable_default, warnings=warnings, file_checksum=self.file_checksum
-            )
-        except InvalidConfiguration as error:
-            warnings.extend(f"{problem} (all dynamic settings are left out)" for problem in error.problems)
-            changed = BrokerConfig(self.static, warnings=warnings, file_checksum=self.file_checksum)
+            changed = self._with(usable_broker, usable_default, warnings)
+        except InvalidConfiguration:
+            changed = self._with(*self._consistent(usable_broker, usable_default, warnings), warnings)
         names = self._values.keys() | changed._values.keys()
         return changed, frozenset(n for n in names if self._values.get(n) != changed._values.get(n))
+
+    def _with(
+        self, broker: Mapping[str, str], default: Mapping[str, str], warnings: Iterable[str] = ()
+    ) -> BrokerConfig:
+        return BrokerConfig(self.static, broker, default, warnings=warnings, file_checksum=self.file_checksum)
+
+    def _consistent(
+        self, broker: Mapping[str, str], default: Mapping[str, str], warnings: list[str]
+    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """(entries of `broker`, entries of `default`) that contradict neither one another nor the static settings, as
+        many as possible; entries about security come first. Adds a warning for each of the others."""
+        kept: tuple[dict[str, str], dict[str, str]] = {}, {}
+        waiting = [(name, 0) for name in broker] + [(name, 1) for name in default]
+        waiting.sort(key=lambda entry: (not _SECURITY.search(entry[0]), *entry))
+        problems: dict[tuple[str, int], str] = {}
+        before = None
+        while before != len(waiting):  # an entry that is refused now may be fine beside a later one
+            before = len(waiting)
+            for name, layer in list(waiting):
+                kept[layer][name] = (broker, default)[layer][name]
+                try:
+                    self._with(*kept)
+                except InvalidConfiguration as error:
+                    del kept[layer][name]
+                    problems[name, layer] = error.problems[0]
+                else:
+                    waiting.remove((name, layer))
+        warnings += [f"{name} is left out: {problems[name, layer]}" for name, layer in waiting]
+        return kept
 
     def serving(self, opened: Listeners) -> BrokerConfig:
         """This configuration for a broker that has opened its listeners: it keeps their names and protocols until its
         next start, whatever the settings say meanwhile. Only the advertised addresses are new."""
         endpoints = {each.listener: each for each in self.listeners.advertised}
         told = tuple(endpoints.get(each.listener, each)._replace(protocol=each.protocol) for each in opened.advertised)
-        changed = BrokerConfig(
-            self.static,
-            self.dynamic_broker,
-            self.dynamic_default,
-            warnings=self.warnings,
-            file_checksum=self.file_checksum,
-        )
+        changed = copy.copy(self)
         changed.listeners = opened._replace(advertised=told)
         return changed
 

@@ -278,7 +278,9 @@ class Broker:
         self.dynamic_settings = DynamicSettings(self.id, lambda: self.config, self._configured)
         self.loop_lag: LoopLag = LoopLag(lambda: self.server.busy_poll.looked_seconds)
         self.elections = ElectionCounts(lambda: self.controls)
-        self.page_access: PageAccess = PageAccess(lambda: self.config, self.tls, mechanisms, self.authorizer)
+        self.page_access: PageAccess = PageAccess(
+            lambda: self.config, self.tls, mechanisms, self.authorizer, lambda: self.image
+        )
         if self.page_access.logs_in:
             self.logins.counters[PAGES] = self.page_access.counters
         self.monitoring: Monitoring = Monitoring(self, self.page_access)

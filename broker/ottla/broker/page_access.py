@@ -28,6 +28,7 @@ from ottla.broker.authorizer import Authorizer
 from ottla.broker.login.conversation import Mechanism
 from ottla.broker.login.gate import LoginCounters
 from ottla.broker.login.mechanisms import Mechanisms
+from ottla.metadata.image import Image
 from ottla.net.http import Request, Response
 from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType
 from ottla.protocol.sasl import PLAIN, ClientExchange, LoggedIn, LoginRefused
@@ -35,7 +36,7 @@ from ottla.security.listener_logins import page_logins
 from ottla.security.plain import PlainClient
 from ottla.security.scram import ScramClient
 from ottla.security.tls_listeners import TlsListeners
-from ottla.settings.config import BrokerConfig, InvalidConfiguration
+from ottla.settings.config import BrokerConfig
 from ottla.settings.listeners import ENCRYPTED, PAGES, WITH_LOGIN
 
 logger = logging.getLogger(__name__)
@@ -71,12 +72,14 @@ class PageAccess:
         tls: TlsListeners,
         mechanisms: Mechanisms,
         authorizer: Authorizer,
+        image: Callable[[], Image],
     ) -> None:
         self.counters = LoginCounters()
         self._config = config
         self._tls = tls
         self._mechanisms = mechanisms
         self._authorizer = authorizer
+        self._image = image
         self._known: tuple[BrokerConfig, Mapping[str, Mechanism]] | None = None
         self._turns = asyncio.Semaphore(_LOGINS_AT_ONCE)
 
@@ -98,6 +101,8 @@ class PageAccess:
         config = self._config()
         if config.listeners.pages == "PLAINTEXT" or request.path in OPEN:
             return None
+        if self._image().cluster is None:  # users, rights and changed settings aren't known yet
+            return Response(503, b"the metadata isn't read yet\n")
         try:
             principal = await self._user(config, request) if self.logs_in else self._certified(request)
         except _Refused as refused:
@@ -150,13 +155,11 @@ class PageAccess:
         return None, "; ".join(reasons) or "the settings of the listener's logins can't be used"
 
     def _of_pages(self, config: BrokerConfig) -> Mapping[str, Mechanism]:
-        """The mechanisms of the pages by this configuration; none if it can't be used."""
+        """The mechanisms of the pages by this configuration, without those whose settings can't be used."""
         if self._known is None or self._known[0] is not config:
-            try:
-                logins = page_logins(config)
-            except InvalidConfiguration as error:
-                logger.error("nobody can log in to the pages: %s", "; ".join(error.problems))
-                logins = None
+            logins, problems = page_logins(config)
+            for problem in problems:
+                logger.error("logins are refused: %s", problem)
             self._known = config, {} if logins is None else self._mechanisms.of(logins)
         return self._known[1]
 

@@ -20,7 +20,7 @@ from ottla.broker.page_access import PageAccess
 from ottla.metadata.image import Changed, Image
 from ottla.net.http import HttpServer, Request, Response
 from ottla.protocol.sasl import SCRAM_SHA_256
-from ottla.security.listener_logins import page_logins
+from ottla.security.listener_logins import check_logins, page_logins
 from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
 from tests.peers.certificates import Authority
@@ -42,10 +42,11 @@ async def page(request: Request) -> Response:
 class Scene:
     """The pages of a broker with these settings, and a client of them."""
 
-    def __init__(self, port: int, access: PageAccess, tls: TlsListeners) -> None:
+    def __init__(self, port: int, access: PageAccess, tls: TlsListeners, image: Any) -> None:
         self.port = port
         self.access = access
         self.tls = tls
+        self.image = image
 
     async def get(
         self, path: str, login: str | None = None, tls: ssl.SSLContext | None = None, authorization: str = ""
@@ -73,17 +74,20 @@ def play(settings: str, act: Callable[[Scene], Awaitable[None]]) -> None:
     async def main() -> None:
         config = BrokerConfig.from_sources("node.id=0\nconnection.failed.authentication.delay.ms=10\n" + settings)
         image: Any = SimpleNamespace(
-            scram={("carol", SCRAM_SHA_256): scram_keys(SCRAM_SHA_256, "carol-secret")}, login_secret=None
+            scram={("carol", SCRAM_SHA_256): scram_keys(SCRAM_SHA_256, "carol-secret")},
+            login_secret=None,
+            cluster="known",
         )
         tls = TlsListeners(serves=True)
         await tls.load_pages(config)
         authorizer = authorizer_of(config, lambda: image)
         authorizer.changed(Image(), Changed())
-        access = PageAccess(lambda: config, tls, Mechanisms(lambda: image, lambda: 0, Random(1)), authorizer)
+        mechanisms = Mechanisms(lambda: image, lambda: 0, Random(1))
+        access = PageAccess(lambda: config, tls, mechanisms, authorizer, lambda: image)
         server = HttpServer({("GET", path): page for path in PATHS}, access)
         try:
             async with asyncio.timeout(30):
-                await act(Scene(await server.start("127.0.0.1", 0), access, tls))
+                await act(Scene(await server.start("127.0.0.1", 0), access, tls, image))
         finally:
             await server.stop()
 
@@ -134,6 +138,14 @@ def test_readers_log_in_by_the_mechanisms_of_the_listener(caplog: pytest.LogCapt
 
     play(LOGIN, act)
     assert "secret" not in caplog.text
+
+
+def test_nobody_is_known_before_the_metadata_is_read() -> None:
+    async def act(scene: Scene) -> None:
+        scene.image.cluster = None
+        assert await scene.statuses(login="alice:alice-secret") == [503, 200, 200, 503]
+
+    play(LOGIN, act)
 
 
 @pytest.mark.parametrize("login", ["alice:wrong-secret", "carol:wrong-secret", "nobody:any-secret", "a\0b:x-secret"])
@@ -234,10 +246,14 @@ def test_pages_offer_only_mechanisms_with_passwords() -> None:
             "the pages take users and passwords",
         ),
     ):
+        config = BrokerConfig.from_sources(base + settings)
         with pytest.raises(InvalidConfiguration, match=problem):
-            page_logins(BrokerConfig.from_sources(base + settings))
-    assert page_logins(BrokerConfig.from_sources(base + "sasl.enabled.mechanisms=SCRAM-SHA-512\n")) is not None
-    assert page_logins(BrokerConfig.from_sources("node.id=0\n")) is None
+            check_logins(config)
+        logins, problems = page_logins(config)
+        assert (logins is not None and not logins.session_ms_max, len(problems)) == (True, 1)
+    logins, problems = page_logins(BrokerConfig.from_sources(base + "sasl.enabled.mechanisms=SCRAM-SHA-512\n"))
+    assert (logins is not None, problems) == (True, [])
+    assert page_logins(BrokerConfig.from_sources("node.id=0\n")) == (None, [])
 
 
 def test_no_listener_of_clients_has_the_pages_name() -> None:

@@ -301,6 +301,32 @@ def test_a_bad_dynamic_entry_is_left_out_with_a_warning() -> None:
     )
 
 
+JAAS = "listener.name.plaintext.plain.sasl.jaas.config"
+
+
+def test_of_contradictory_dynamic_entries_the_others_stay() -> None:
+    config = BrokerConfig.from_sources(f"node.id=1\ngroup.max.session.timeout.ms=60000\n{JAAS}=old")
+    broker = {"max.connections.per.ip": "0", JAAS: "new", "max.connections": "9"}
+    changed, names = config.with_dynamic(broker, {"log.retention.ms": "6"})
+    assert names == {JAAS, "max.connections", "log.retention.ms"}
+    assert changed.get_secret(JAAS) == "new"
+    assert changed.warnings == (
+        "max.connections.per.ip is left out: max.connections.per.ip=0: is allowed only with"
+        " max.connections.per.ip.overrides",
+    )
+    assert "max.connections.per.ip" not in changed.dynamic_broker
+
+
+def test_entries_that_are_right_only_together_stay_together() -> None:
+    config = BrokerConfig.from_sources("node.id=1")
+    pair = {"max.connections.per.ip": "0", "max.connections.per.ip.overrides": "127.0.0.1:5"}
+    wrong = {"log.cleaner.threads": "1000"}
+    changed, names = config.with_dynamic({**pair, **wrong}, {})
+    assert names == set(pair)
+    assert len(changed.warnings) == 1
+    assert changed.warnings[0].startswith("log.cleaner.threads is left out: log.cleaner.dedupe.buffer.size=")
+
+
 def test_a_listeners_own_limit() -> None:
     config = BrokerConfig.from_sources("node.id=1\nlistener.name.plaintext.max.connections=7")
     assert config.for_listener("PLAINTEXT", "max.connections") == 7

@@ -19,6 +19,7 @@ API = Api(
         Right(AclOperation.ALTER_CONFIGS, ResourceType.GROUP),
         Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),
     ),
+    gaps=("A JAAS configuration by which nobody could log in is refused with INVALID_REQUEST; Kafka stores it.",),
     changes_metadata=True,
 )
 

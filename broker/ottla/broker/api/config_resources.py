@@ -15,6 +15,7 @@ from ottla.metadata.identities import ConfigResource
 from ottla.metadata.naming import check_topic_name
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType
+from ottla.security.listener_logins import login_problems
 from ottla.security.tls_listeners import Prepared
 from ottla.security.tls_settings import InvalidTls
 from ottla.settings.alteration import Resource
@@ -100,10 +101,24 @@ async def alter(broker: Parts, resource_type: int, name: str, edit: Edit, valida
     resource = _named(broker, resource_type, name)
     present = broker.image.config(resource.type, resource.name)
     wanted = edit(resource, present)
-    certificates = await _certificates(broker, wanted) if resource == ("broker", str(broker.id)) else {}
+    certificates: Prepared = {}
+    if resource == ("broker", str(broker.id)):
+        _check_logins(broker, wanted)
+        certificates = await _certificates(broker, wanted)
     if not validate_only:
         await broker.intents.alter_config(ConfigResource(*resource), lambda now: edit(resource, now))
         broker.tls.install(certificates)
+
+
+def _check_logins(broker: Parts, wanted: Mapping[str, str]) -> None:
+    """Raises KafkaError(invalid_request) for settings of this broker by which nobody could log in somewhere, as a JAAS
+    configuration that can't be read. Problems that there are already don't matter: other settings can be changed."""
+    if not any("sasl." in name for name in (*wanted, *broker.config.dynamic_broker)):
+        return
+    config, _ = broker.config.with_dynamic(wanted, broker.config.dynamic_default)
+    present = login_problems(broker.config)
+    if new := [problem for problem in login_problems(config) if problem not in present]:
+        raise KafkaError(ErrorCode.invalid_request, "; ".join(new))
 
 
 async def _certificates(broker: Parts, wanted: Mapping[str, str]) -> Prepared:

@@ -21,7 +21,10 @@ API = Api(
         Right(AclOperation.ALTER_CONFIGS, ResourceType.GROUP),
         Right(AclOperation.ALTER_CONFIGS, ResourceType.CLUSTER),
     ),
-    gaps=("An unknown broker setting is refused with INVALID_CONFIG; Kafka keeps it for plug-ins.",),
+    gaps=(
+        "An unknown broker setting is refused with INVALID_CONFIG; Kafka keeps it for plug-ins.",
+        "A JAAS configuration by which nobody could log in is refused with INVALID_REQUEST; Kafka stores it.",
+    ),
     changes_metadata=True,
 )
 

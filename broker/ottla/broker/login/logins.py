@@ -6,15 +6,15 @@ The mechanisms follow the settings, also while the broker runs; new logins see a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Set
+from collections.abc import Callable, Coroutine, Mapping, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ottla.broker.login.gate import Gate, LoginCounters, Rules
 from ottla.broker.login.mechanisms import Mechanisms
 from ottla.net.connection import Connection
-from ottla.security.listener_logins import ignored_jaas, logins_of
-from ottla.settings.config import BrokerConfig, InvalidConfiguration
+from ottla.security.listener_logins import ListenerLogins, ignored_jaas, logins_of, usable_logins
+from ottla.settings.config import BrokerConfig
 
 if TYPE_CHECKING:
     from ottla.net.server import Dispatch
@@ -39,7 +39,7 @@ class Logins:
         self._mechanisms = mechanisms
         self._serve = serve
         self._now_ms = now_ms
-        self._rules = self._rules_of(config)
+        self._rules = self._rules_of(config, logins_of(config))
         for warning in ignored_jaas(config):
             logger.warning("%s", warning)
 
@@ -58,22 +58,22 @@ class Logins:
         return None if rules is None else Gate(rules)
 
     def configured(self, config: BrokerConfig, names: Set[str]) -> None:
-        """Takes over changed settings for later logins. Keeps the present ones if the new ones can't be used."""
+        """Takes over changed settings for later logins. By a mechanism whose settings can't be used nobody logs in any
+        more: by the former settings, users might log in who have been removed."""
         if not any(word in name for name in names for word in _TOLD_BY):
             return
-        try:
-            self._rules = self._rules_of(config)
-        except InvalidConfiguration as error:
-            for problem in error.problems:
-                logger.error("logins go on by the former settings: %s", problem)
+        logins, problems = usable_logins(config)
+        for problem in problems:
+            logger.error("logins are refused: %s", problem)
+        self._rules = self._rules_of(config, logins)
         for warning in ignored_jaas(config):
             logger.warning("%s", warning)
 
-    def _rules_of(self, config: BrokerConfig) -> dict[str, Rules]:
+    def _rules_of(self, config: BrokerConfig, logins: Mapping[str, ListenerLogins]) -> dict[str, Rules]:
         return {
             listener: Rules(
-                self._mechanisms.of(logins),
-                logins.frame_bytes_max,
+                self._mechanisms.of(one),
+                one.frame_bytes_max,
                 config.get_int("ottla.login.timeout.ms") / 1000,
                 config.get_int("connection.failed.authentication.delay.ms") / 1000,
                 self._serve,
@@ -81,7 +81,7 @@ class Logins:
                 self.counters.setdefault(listener, LoginCounters()),
                 partial(self._present, listener),
             )
-            for listener, logins in logins_of(config).items()
+            for listener, one in logins.items()
         }
 
     def _present(self, listener: str) -> Rules:

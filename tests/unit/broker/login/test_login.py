@@ -480,7 +480,7 @@ def test_a_user_who_is_deleted_during_the_login_isnt_let_in() -> None:
     play(act)
 
 
-def test_changed_settings_count_at_the_next_login_and_wrong_ones_dont() -> None:
+def test_changed_settings_count_at_the_next_login_and_by_wrong_ones_nobody_logs_in() -> None:
     name = "listener.name.clients.plain.sasl.jaas.config"
 
     async def act(scene: Scene) -> None:
@@ -492,7 +492,12 @@ def test_changed_settings_count_at_the_next_login_and_wrong_ones_dont() -> None:
         assert (await (await scene.client()).log_in()).error_code == ErrorCode.sasl_authentication_failed
         broken, names = changed.with_dynamic({name: f'{module} required user_dora="wrong-secret"'}, {})
         scene.logins.configured(broken, names)
-        assert (await (await scene.client()).log_in("dora", "dora-secret")).error_code == ErrorCode.none
+        client = await scene.client()
+        handshake = await client.ask(HANDSHAKE, 1, mechanism=PLAIN)
+        assert handshake.error_code == ErrorCode.unsupported_sasl_mechanism
+        assert list(handshake.mechanisms) == [SCRAM_SHA_256]
+        answer = await (await scene.client()).log_in("carol", "carol-secret", SCRAM_SHA_256)
+        assert answer.error_code == ErrorCode.none
 
     play(act)
 
