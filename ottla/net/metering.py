@@ -1,6 +1,6 @@
 """Measures the time that the event loop spends on one connection, for clients whose share of this time is limited.
 
-The time has two parts: the bytes are moved (`MeteredChannel`), and the requests are handled (`Meter.start` and `stop`
+The time has two parts: the bytes are moved (`MeteredChannel`), and the requests are handled (`with meter:`
 around the code that handles them). Connections are measured only while some client has a limit, so other brokers pay
 nothing. Source: the network and request threads' times of Kafka's ClientRequestQuotaManager.
 """
@@ -15,7 +15,7 @@ from ottla.protocol.received import Buffer
 
 
 class Meter:
-    """A stopwatch. Starts may be nested: the time runs from the first start to the last stop."""
+    """A stopwatch: the time runs in its contexts, which may be nested."""
 
     __slots__ = ("_clock_ns", "_depth", "_since_ns", "_spent_ns")
 
@@ -25,14 +25,12 @@ class Meter:
         self._since_ns = 0
         self._spent_ns = 0
 
-    def start(self) -> None:
-        """Lets the time run."""
+    def __enter__(self) -> None:
         self._depth += 1
         if self._depth == 1:
             self._since_ns = self._clock_ns()
 
-    def stop(self) -> None:
-        """Undoes one start."""
+    def __exit__(self, *error: object) -> None:
         self._depth -= 1
         if not self._depth:
             self._spent_ns += self._clock_ns() - self._since_ns
@@ -62,22 +60,13 @@ class MeteredChannel:
         self.close = channel.close
 
     def receive_into(self, buffer: Buffer) -> int:
-        self._meter.start()
-        try:
+        with self._meter:
             return self._channel.receive_into(buffer)
-        finally:
-            self._meter.stop()
 
     def send(self, data: Buffer, *, more: bool) -> int:
-        self._meter.start()
-        try:
+        with self._meter:
             return self._channel.send(data, more=more)
-        finally:
-            self._meter.stop()
 
     def send_file(self, descriptor: int, position: int, size: int) -> int:
-        self._meter.start()
-        try:
+        with self._meter:
             return self._channel.send_file(descriptor, position, size)
-        finally:
-            self._meter.stop()

@@ -137,13 +137,10 @@ class Dispatcher:
         """Dispatches a request whose client may have a quota, and measures the time."""
         key, _, _, client_id, _ = read_request_header(frame, start, end)
         charge = self._throttling.charge(connection, key, client_id, end - start)
-        charge.start()
-        try:
+        with charge.meter:
             reply = self.dispatch(connection, frame, start, end, charge)
             if key == PRODUCE and reply is not POSTPONED and not connection.closed:
                 charge.produced()
-        finally:
-            charge.stop()
         return reply
 
     def name_of(self, key: int) -> str:

@@ -122,13 +122,13 @@ class Charge:
         "_client_id",
         "_connection",
         "_made",
-        "_meter",
         "_mutations",
         "_size_bytes",
         "_throttling",
         "_until_ms",
         "_user",
         "exempt",
+        "meter",
         "unanswered",
     )
 
@@ -137,7 +137,8 @@ class Charge:
     ) -> None:
         self._throttling = throttling
         self._connection = connection
-        self._meter = connection.metered()
+        self.meter = connection.metered()
+        """Measures the request's time: the event loop works on the request in its contexts."""
         self._user = user
         self._client_id = client_id
         self._size_bytes = size_bytes
@@ -149,21 +150,13 @@ class Charge:
         self.unanswered = False
         """Whether the request gets no answer (acks=0): then its time isn't counted. Produce sets it."""
 
-    def start(self) -> None:
-        """Lets the request's time run, until `stop`: the event loop works on it."""
-        self._meter.start()
-
-    def stop(self) -> None:
-        """Ends what `start` began."""
-        self._meter.stop()
-
     def produced(self) -> int:
         """Charges a Produce request, once: if its answer has to wait, the charge is made before, when the request's
         bytes have been taken over. Later calls return how much is left of the throttle time."""
         now_ms = self._throttling.now_ms()
         if not self._made:
             self._made = True
-            work_ns = self._meter.take_ns()
+            work_ns = self.meter.take_ns()
             counted = None if self.unanswered else work_ns
             quotas = self._throttling.quotas
             self._mute(quotas.produced(self._user, self._client_id, self._size_bytes, counted, now_ms), now_ms)
@@ -173,7 +166,7 @@ class Charge:
         """Charges a consumer's fetch, whose answer has `size_bytes`. Returns also whether the answer must be empty."""
         now_ms = self._throttling.now_ms()
         quotas = self._throttling.quotas
-        time_ms, empty = quotas.fetched(self._user, self._client_id, size_bytes, self._meter.take_ns(), now_ms)
+        time_ms, empty = quotas.fetched(self._user, self._client_id, size_bytes, self.meter.take_ns(), now_ms)
         return self._mute(time_ms, now_ms), empty
 
     def fetch_bytes_max(self, asked: int) -> int:
@@ -185,7 +178,7 @@ class Charge:
         """Charges a request of any other API."""
         now_ms = self._throttling.now_ms()
         quotas = self._throttling.quotas
-        work_ns = self._meter.take_ns()
+        work_ns = self.meter.take_ns()
         if self.exempt:
             return 0
         return self._mute(quotas.answered(self._user, self._client_id, work_ns, self._mutations, now_ms), now_ms)
@@ -229,19 +222,13 @@ class Metered(Coroutine[Any, Any, T]):
 
     def send(self, value: Any) -> Any:
         """Runs the coroutine's next step."""
-        self._charge.start()
-        try:
+        with self._charge.meter:
             return self._coroutine.send(value)
-        finally:
-            self._charge.stop()
 
     def throw(self, *error: Any) -> Any:
         """Runs the coroutine's next step, which begins with an exception."""
-        self._charge.start()
-        try:
+        with self._charge.meter:
             return self._coroutine.throw(*error)
-        finally:
-            self._charge.stop()
 
     def close(self) -> None:
         """Ends the coroutine."""

@@ -137,9 +137,9 @@ def test_the_windows_are_those_of_the_settings() -> None:
     assert world.throttling.charge(connection, 0, "c", 100_000).produced() == 1000
     client.work_ns = 0
     charge = world.throttling.charge(connection, 3, "c", 10)
-    charge.start()
-    client.work_ns = 1_000 * MILLISECOND
-    assert charge.answered() == 2000, "at most one window"
+    with charge.meter:
+        client.work_ns = 1_000 * MILLISECOND
+        assert charge.answered() == 2000, "at most one window"
 
 
 # ---- by dispatch

@@ -13,17 +13,15 @@ class Clock:
         return self.now
 
 
-def test_time_runs_from_the_first_start_to_the_last_stop() -> None:
+def test_time_runs_in_the_outermost_context() -> None:
     clock = Clock()
     meter = Meter(clock)
     clock.now += 5
-    meter.start()
-    clock.now += 10
-    meter.start()
-    clock.now += 20
-    meter.stop()
-    clock.now += 30
-    meter.stop()
+    with meter:
+        clock.now += 10
+        with meter:
+            clock.now += 20
+        clock.now += 30
     clock.now += 40
     assert meter.take_ns() == 60
     assert meter.take_ns() == 0
@@ -32,9 +30,8 @@ def test_time_runs_from_the_first_start_to_the_last_stop() -> None:
 def test_time_that_is_taken_while_it_runs_goes_on_from_0() -> None:
     clock = Clock()
     meter = Meter(clock)
-    meter.start()
-    clock.now += 7
-    assert meter.take_ns() == 7
-    clock.now += 9
-    meter.stop()
+    with meter:
+        clock.now += 7
+        assert meter.take_ns() == 7
+        clock.now += 9
     assert meter.take_ns() == 9

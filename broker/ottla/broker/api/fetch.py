@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Set
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -456,14 +457,11 @@ class _Waiting:
             return
         self._stop()
         charge = self._fetch.charge
-        if charge is not None:
-            charge.start()
         try:
-            self._fetch.read()
-            self.pending.answer(self._fetch.answer())
+            with nullcontext() if charge is None else charge.meter:
+                self._fetch.read()
+                self.pending.answer(self._fetch.answer())
         finally:
-            if charge is not None:
-                charge.stop()
             self.pending.close_connection()  # unless it has been answered
 
     def _abandoned(self) -> None:
