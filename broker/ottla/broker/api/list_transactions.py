@@ -54,6 +54,6 @@ async def handle(broker: Parts, request: Request, body: Any) -> dict[str, Any]:
                 "transaction_state": transaction.state.label,
             }
             for name, transaction in listed
-            if broker.authorizer.allows(request, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name)
+            if broker.authorizer.allows(request, AclOperation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, name, quiet=True)
         ],
     }
