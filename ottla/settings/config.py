@@ -8,7 +8,6 @@ default.
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
@@ -192,7 +191,9 @@ class BrokerConfig(TypedValues):
         next start, whatever the settings say meanwhile. Only the advertised addresses are new."""
         endpoints = {each.listener: each for each in self.listeners.advertised}
         told = tuple(endpoints.get(each.listener, each)._replace(protocol=each.protocol) for each in opened.advertised)
-        changed = copy.copy(self)
+        changed = BrokerConfig.__new__(BrokerConfig)  # a copy: the settings were checked when this one was made
+        for name in (*TypedValues.__slots__, *BrokerConfig.__slots__):
+            setattr(changed, name, getattr(self, name))
         changed.listeners = opened._replace(advertised=told)
         return changed
 
