@@ -71,12 +71,14 @@ LookUp = Callable[[str, bool], Known | None]
 """The credential behind a name; the second argument says whether the name is that of a delegation token."""
 
 
-@lru_cache(maxsize=16)
 def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
-    """PBKDF2 of the password: the slow step, which only clients and administrators' tools take. The last results are
-    kept, because a broker logs in at other brokers again and again, and each PBKDF2 would hold its event loop for
-    milliseconds."""
+    """PBKDF2 of the password: the slow step, which only clients and administrators' tools take."""
     return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+
+
+_kept_salted_password = lru_cache(maxsize=16)(salted_password)
+"""The last results of logins are kept, because a broker logs in at other brokers again and again, and each PBKDF2 would
+hold its event loop for milliseconds."""
 
 
 def credential_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
@@ -218,7 +220,7 @@ class ScramClient:
             raise LoginRefused(f"the server's nonce doesn't continue the client's ({self.mechanism})")
         if not ITERATIONS_MIN <= iterations <= 100 * ITERATIONS_MAX:
             raise LoginRefused(f"the server wants {iterations} iterations of {self.mechanism}")
-        salted = salted_password(self.mechanism, self._password, _decoded(match["salt"]), iterations)
+        salted = _kept_salted_password(self.mechanism, self._password, _decoded(match["salt"]), iterations)
         client_key = _mac(self.mechanism, salted, b"Client Key")
         stored_key = hashlib.new(HASHES[self.mechanism], client_key).digest()
         without = f"c=biws,r={match['nonce']}"

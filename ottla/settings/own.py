@@ -114,6 +114,10 @@ SETTINGS = (
         bounds=Range(1),
     ),
     Setting(
+        "ottla.delegation.tokens.per.owner.max", Kind.INT, "1000", Importance.LOW,
+        "Most delegation tokens of one owner. Another one is refused with POLICY_VIOLATION.", bounds=Range(1),
+    ),
+    Setting(
         "ottla.validate.records", Kind.BOOLEAN, "true", Importance.MEDIUM,
         "Check the records in every batch that producers send, compressed or not, as Apache Kafka does. If it is "
         "false, one producer that writes malformed records can stop all consumers of its topic; records of compacted "

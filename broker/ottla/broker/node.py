@@ -311,6 +311,7 @@ class Broker:
         await self.monitoring.start()
         self.follower.listen(self.dynamic_settings.changed)
         self.follower.listen(self.authorizer.changed)
+        self.follower.listen(self.tokens.changed)
         self.follower.listen(self.awaited_elections.changed)
         self.follower.listen(self.applied_revisions.changed)
         join = partial(join_cluster, self.store, self.logs.cluster_id, may_begin=not self.logs.failed)

@@ -8,18 +8,31 @@ them, and a login by an expired token fails in any case.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from random import Random
 from uuid import UUID
 
 from ottla.broker.applied_revisions import AppliedRevisions
 from ottla.broker.in_force import TIMEOUT_S, in_force
-from ottla.broker.login.tokens import Asking, TokenSettings, check_allowed, created, expired, found, renewed
+from ottla.broker.login.token_index import TokenIndex
+from ottla.broker.login.tokens import (
+    Asking,
+    TokenSettings,
+    check_allowed,
+    check_creation,
+    created,
+    credentials_of,
+    expired,
+    hmac_of,
+    renewed,
+)
 from ottla.broker.request import Request
 from ottla.metadata.image import Image
 from ottla.metadata.intents.facade import Intents
 from ottla.metadata.model.users import Token
-from ottla.protocol.errors import KafkaError
+from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.settings.config import BrokerConfig
 from ottla.uuids import uuid_text
 
@@ -27,7 +40,8 @@ _SALT_BYTES = 16
 
 
 class TokenService:
-    """Answers the requests about tokens. Its methods raise KafkaError."""
+    """Answers the requests about tokens. Its methods raise KafkaError. `changed` is a listener of the metadata's image,
+    by which the service knows the tokens."""
 
     def __init__(
         self,
@@ -46,6 +60,10 @@ class TokenService:
         self._applied = applied
         self._now_ms = now_ms
         self._random = random
+        self._index = TokenIndex(lambda token_id: hmac_of(self.settings, token_id))
+        self._being_made: Counter[str] = Counter()
+        self._turns = asyncio.Semaphore(1)  # one thread at a time computes credentials
+        self.changed = self._index.changed
 
     @property
     def settings(self) -> TokenSettings:
@@ -73,18 +91,37 @@ class TokenService:
         life_ms: int,
         may_create: Callable[[str], bool],
     ) -> tuple[str, Token]:
-        """Makes a token; see `created`. Returns (its id, the token)."""
+        """Makes a token; see `check_creation` and `created`. Returns (its id, the token). Raises KafkaError
+        POLICY_VIOLATION if the owner has too many tokens."""
+        settings, named = self.settings, check_creation(asking, owner, renewers, may_create)
         token_id = uuid_text(UUID(int=self._random.getrandbits(128), version=4))
         salt = self._random.randbytes(_SALT_BYTES)
-        token = created(self.settings, asking, owner, renewers, life_ms, self._now_ms(), token_id, salt, may_create)
-        async with in_force(self._applied()):
-            await self._intents.put_token(token_id, token, TIMEOUT_S)
+        with self._room(owner):
+            async with self._turns:
+                credentials = await asyncio.to_thread(credentials_of, settings, token_id, salt)
+            token = created(settings, asking, owner, named, life_ms, self._now_ms(), credentials)
+            async with in_force(self._applied()):
+                await self._intents.put_token(token_id, token, TIMEOUT_S)
         return token_id, token
+
+    @contextmanager
+    def _room(self, owner: str) -> Iterator[None]:
+        """Keeps room for one more token of the owner. Raises KafkaError if the owner has too many."""
+        most = self._config().get_int("ottla.delegation.tokens.per.owner.max")
+        if self._index.count(owner) + self._being_made[owner] >= most:
+            raise KafkaError(ErrorCode.policy_violation)
+        self._being_made[owner] += 1
+        try:
+            yield
+        finally:
+            self._being_made[owner] -= 1
+            if not self._being_made[owner]:
+                del self._being_made[owner]
 
     async def renew(self, asking: Asking, hmac: bytes, period_ms: int) -> int:
         """Moves a token's expiry time. Returns the new one, in ms since the Unix epoch."""
         settings, now_ms = self.settings, self._now_ms()
-        token_id = found(settings, self._image().tokens, hmac)
+        token_id = self._index.found(hmac)
         return await self._change(
             token_id, lambda token: renewed(settings, token, asking.principal, period_ms, now_ms), now_ms
         )
@@ -92,7 +129,7 @@ class TokenService:
     async def expire(self, asking: Asking, hmac: bytes, period_ms: int) -> int:
         """Moves a token's expiry time, or deletes the token. Returns the expiry time, in ms since the Unix epoch."""
         now_ms = self._now_ms()
-        token_id = found(self.settings, self._image().tokens, hmac)
+        token_id = self._index.found(hmac)
         return await self._change(token_id, lambda token: expired(token, asking.principal, period_ms, now_ms), now_ms)
 
     async def delete_expired(self) -> None:

@@ -53,20 +53,12 @@ def check_allowed(settings: TokenSettings, asking: Asking) -> None:
         raise KafkaError(ErrorCode.delegation_token_auth_disabled)
 
 
-def created(
-    settings: TokenSettings,
-    asking: Asking,
-    owner: str,
-    renewers: Iterable[tuple[str, str]],
-    life_ms: int,
-    now_ms: int,
-    token_id: str,
-    salt: bytes,
-    may_create: Callable[[str], bool],
-) -> Token:
-    """A new token. `owner` is a principal; `life_ms` 0 or less means the longest life. `may_create` says whether the
-    client may make tokens of another principal: whoever has a token of somebody else is somebody else. Raises
-    KafkaError if it may not, and for a renewer that isn't a user."""
+def check_creation(
+    asking: Asking, owner: str, renewers: Iterable[tuple[str, str]], may_create: Callable[[str], bool]
+) -> tuple[str, ...]:
+    """The renewers of a new token as principals. `may_create` says whether the client may make tokens of another
+    principal: whoever has a token of somebody else is somebody else. Raises KafkaError if it may not, and for a renewer
+    that isn't a user."""
     if owner != asking.principal and not may_create(owner):
         raise KafkaError(ErrorCode.delegation_token_authorization_failed)
     names = []
@@ -74,25 +66,36 @@ def created(
         if kind != USER:
             raise KafkaError(ErrorCode.invalid_principal_type)
         names.append(f"{kind}:{name}")
+    return tuple(names)
+
+
+def created(
+    settings: TokenSettings,
+    asking: Asking,
+    owner: str,
+    renewers: tuple[str, ...],
+    life_ms: int,
+    now_ms: int,
+    credentials: Mapping[str, ScramKeys],
+) -> Token:
+    """A new token of the principal `owner`, whose `credentials` are by mechanism. `life_ms` 0 or less means the longest
+    life."""
     longest_ms = min(settings.longest_life_ms, life_ms) if life_ms > 0 else settings.longest_life_ms
-    password = base64.b64encode(hmac_of(settings, token_id)).decode()
     return Token(
         owner,
         asking.principal,
-        tuple(names),
+        renewers,
         now_ms,
         min(now_ms + longest_ms, now_ms + settings.renewed_for_ms),
         now_ms + longest_ms,
-        {mechanism: _keys(mechanism, password, salt) for mechanism in HASHES},
+        credentials,
     )
 
 
-def found(settings: TokenSettings, tokens: Mapping[str, Token], given: bytes) -> str:
-    """The id of the token with this HMAC. Raises KafkaError for an unknown one."""
-    for token_id in tokens:
-        if hmac.compare_digest(hmac_of(settings, token_id), given):
-            return token_id
-    raise KafkaError(ErrorCode.delegation_token_not_found)
+def credentials_of(settings: TokenSettings, token_id: str, salt: bytes) -> dict[str, ScramKeys]:
+    """The credentials by which a token logs in, by mechanism. This takes milliseconds."""
+    password = base64.b64encode(hmac_of(settings, token_id)).decode()
+    return {mechanism: _keys(mechanism, password, salt) for mechanism in HASHES}
 
 
 def renewed(settings: TokenSettings, token: Token, principal: str, period_ms: int, now_ms: int) -> Token:

@@ -46,6 +46,7 @@ delegation.token.secret.key=hush
 delegation.token.max.lifetime.ms=7000
 delegation.token.expiry.time.ms=1000
 delegation.token.expiry.check.interval.ms=20
+ottla.delegation.tokens.per.owner.max=3
 """
 NO_ERROR = ErrorCode.none
 
@@ -63,6 +64,7 @@ class Scene:
             lambda: self.now_ms,
             Random(1),
         )
+        stand_in.follower.listen(self.service.changed)
         stand_in.tokens = self.service
         self.broker = stand_in
 
@@ -185,3 +187,17 @@ def test_expired_tokens_are_deleted_and_others_stay(tmp_path: Path) -> None:
         sweeping.cancel()
 
     play(tmp_path, act)
+
+
+def test_an_owner_has_a_bounded_number_of_tokens(tmp_path: Path) -> None:
+    async def act(scene: Scene) -> None:
+        made = await asyncio.gather(*(scene.create() for _ in range(5)))
+        codes = sorted(int(each.error_code) for each in made)
+        assert codes == [0, 0, 0, int(ErrorCode.policy_violation), int(ErrorCode.policy_violation)]
+        assert len(scene.broker.image.tokens) == 3
+        assert (await scene.create(owner_principal_type="User", owner_principal_name="bob")).error_code == NO_ERROR
+        token = next(each for each in made if not each.error_code)
+        await scene.ask(EXPIRE, 2, hmac=token.hmac, expiry_time_period=-1)
+        assert (await scene.create()).error_code == NO_ERROR
+
+    play(tmp_path, act, "")

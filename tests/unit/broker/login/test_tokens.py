@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from ottla.broker.login.token_index import TokenIndex
 from ottla.broker.login.tokens import (
     Asking,
     TokenSettings,
     check_allowed,
+    check_creation,
     created,
+    credentials_of,
     expired,
-    found,
     hmac_of,
     renewed,
     shown_to,
 )
+from ottla.metadata.image import Changed
 from ottla.metadata.model.users import Token
 from ottla.protocol.errors import ErrorCode, KafkaError
 from ottla.protocol.sasl import SCRAM_SHA_256, SCRAM_SHA_512, LoggedIn, LoginRefused
@@ -34,8 +38,11 @@ def nobody(_: object) -> bool:
     return False
 
 
+KEYS = credentials_of(SETTINGS, "id", b"salt")
+
+
 def token(**changes: Any) -> Token:
-    made = created(SETTINGS, ALICE, "User:alice", [("User", "renewer")], 0, 100_000, "id", b"salt", nobody)
+    made = created(SETTINGS, ALICE, "User:alice", ("User:renewer",), 0, 100_000, KEYS)
     return replace(made, **changes)
 
 
@@ -63,14 +70,15 @@ def test_who_may_ask_about_tokens(asking: Asking, code: ErrorCode) -> None:
 def test_times_of_a_new_token() -> None:
     assert (token().issued_ms, token().expiry_ms, token().max_ms) == (100_000, 101_000, 107_000)
     for life_ms, times in ((500, (100_500, 100_500)), (3000, (101_000, 103_000)), (9000, (101_000, 107_000))):
-        made = created(SETTINGS, ALICE, "User:alice", [], life_ms, 100_000, "id", b"salt", nobody)
+        made = created(SETTINGS, ALICE, "User:alice", (), life_ms, 100_000, KEYS)
         assert (made.expiry_ms, made.max_ms) == times
 
 
 def test_renewers_are_users_and_the_owner_is_the_client() -> None:
-    arguments = ([("Group", "g")], 0, 1, "id", b"salt", nobody)
-    refused(ErrorCode.invalid_principal_type, created, SETTINGS, ALICE, "User:alice", *arguments)
-    refused(ErrorCode.delegation_token_authorization_failed, created, SETTINGS, ALICE, "User:bob", *arguments)
+    renewers = [("Group", "g")]
+    refused(ErrorCode.invalid_principal_type, check_creation, ALICE, "User:alice", renewers, nobody)
+    refused(ErrorCode.delegation_token_authorization_failed, check_creation, ALICE, "User:bob", renewers, nobody)
+    assert check_creation(ALICE, "User:alice", [("User", "a"), ("User", "b")], nobody) == ("User:a", "User:b")
 
 
 @pytest.mark.parametrize("who", ["User:alice", "User:renewer"])
@@ -99,21 +107,54 @@ def test_others_neither_renew_nor_end_nor_see_a_token() -> None:
 
 
 def test_a_right_stands_in_for_being_the_owner() -> None:
-    made = created(SETTINGS, ALICE, "User:bob", [], 0, 100_000, "id", b"salt", lambda owner: owner == "User:bob")
+    made = created(SETTINGS, ALICE, "User:bob", (), 0, 100_000, KEYS)
     assert (made.owner, made.requester) == ("User:bob", "User:alice")
-    refused(
-        ErrorCode.delegation_token_authorization_failed,
-        created, SETTINGS, ALICE, "User:eve", [], 0, 1, "id", b"salt", lambda owner: owner == "User:bob",
-    )  # fmt: skip
+
+    def bobs(owner: str) -> bool:
+        return owner == "User:bob"
+
+    assert check_creation(ALICE, "User:bob", [], bobs) == ()
+    refused(ErrorCode.delegation_token_authorization_failed, check_creation, ALICE, "User:eve", [], bobs)
     assert shown_to(made, "User:eve", None, lambda seen: seen is made)
     assert not shown_to(made, "User:eve", {"User:carol"}, lambda seen: seen is made)
 
 
-def test_a_token_is_found_by_its_hmac() -> None:
-    tokens = {"id": token(), "other": token()}
-    assert found(SETTINGS, tokens, hmac_of(SETTINGS, "other")) == "other"
-    refused(ErrorCode.delegation_token_not_found, found, SETTINGS, tokens, b"unknown")
-    refused(ErrorCode.delegation_token_not_found, found, TokenSettings("key", 1, 1), tokens, hmac_of(SETTINGS, "id"))
+class Indexed:
+    """An index, and the HMACs that it has computed."""
+
+    def __init__(self) -> None:
+        self.computed: list[str] = []
+        self.index = TokenIndex(self._hmac_of)
+
+    def _hmac_of(self, token_id: str) -> bytes:
+        self.computed.append(token_id)
+        return hmac_of(SETTINGS, token_id)
+
+    def change(self, tokens: dict[str, Token], *names: str) -> None:
+        image: Any = SimpleNamespace(tokens=tokens)
+        self.index.changed(image, Changed(tokens=frozenset(names)))
+
+
+def test_a_token_is_found_by_its_hmac_which_is_computed_once() -> None:
+    world = Indexed()
+    world.change({"id": token(), "other": token()}, "id", "other")
+    assert world.computed == []
+    for _ in range(2):
+        assert world.index.found(hmac_of(SETTINGS, "other")) == "other"
+    refused(ErrorCode.delegation_token_not_found, world.index.found, b"unknown")
+    refused(ErrorCode.delegation_token_not_found, world.index.found, hmac_of(TokenSettings("key", 1, 1), "id"))
+    world.change({"id": token(expiry_ms=5), "other": token()}, "id")
+    assert sorted(world.computed) == ["id", "other"]
+    world.change({"other": token()}, "id")
+    refused(ErrorCode.delegation_token_not_found, world.index.found, hmac_of(SETTINGS, "id"))
+
+
+def test_tokens_are_counted_by_their_owners() -> None:
+    world = Indexed()
+    world.change({"a": token(), "b": token(), "c": token(owner="User:bob")}, "a", "b", "c")
+    assert [world.index.count(owner) for owner in ("User:alice", "User:bob", "User:eve")] == [2, 1, 0]
+    world.change({"b": token(expiry_ms=7)}, "a", "b", "c", "never there")
+    assert [world.index.count(owner) for owner in ("User:alice", "User:bob")] == [1, 0]
 
 
 @pytest.mark.parametrize("mechanism", [SCRAM_SHA_256, SCRAM_SHA_512])
