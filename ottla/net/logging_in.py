@@ -22,6 +22,7 @@ from ottla.protocol.sasl import SASL_AUTHENTICATE, SASL_HANDSHAKE, ClientExchang
 HANDSHAKE_VERSION, AUTHENTICATE_VERSION = 1, 2
 RENEWED_AT = 0.85  # the share of a session's life after which the client logs in anew, as in Java's client
 ANSWER_BYTES_MAX = 1 << 20
+LOGIN_SECONDS_MAX = 30.0
 _CLIENT_ID = "ottla-login"
 _size = struct.Struct(">i")
 
@@ -42,6 +43,8 @@ def login_requests(
     if answer.error_code == ErrorCode.unsupported_sasl_mechanism:
         offered = ", ".join(answer.mechanisms) or "none"
         raise LoginRefused(f"the broker doesn't offer the mechanism {exchange.mechanism}; it offers {offered}")
+    if answer.error_code == ErrorCode.illegal_sasl_state:
+        raise LoginRefused("the listener asks for no login: security.protocol must be PLAINTEXT or SSL")
     if answer.error_code != ErrorCode.none:
         raise LoginRefused(f"the broker refuses a login: {answer.error_code.name}")
     message: bytes | None = exchange.first()
@@ -55,13 +58,15 @@ def login_requests(
 
 def logged_in(connect: Connect, begin: Callable[[], BeginLogin | None]) -> Connect:
     """A `Connect` whose streams have logged in. `begin` is asked at each login, so that changed credentials count; None
-    means that no login is needed. Raises LoginFailed where the login is refused."""
+    means that no login is needed. Raises LoginFailed where the login is refused, and TimeoutError where it doesn't end
+    in time."""
 
     async def connect_and_log_in(host: str, port: int) -> Stream:
         stream = await connect(host, port)
         logged = _LoggedInStream(stream, begin, f"{host}:{port}")
         try:
-            await logged.log_in()
+            async with asyncio.timeout(LOGIN_SECONDS_MAX):
+                await logged.log_in()
         except BaseException:  # also a cancelled attempt
             stream.close()
             raise

@@ -1,6 +1,7 @@
 """Encrypted streams to other brokers, for tasks of an event loop. See `ottla.net.streams`.
 
-OpenSSL works on two buffers in memory, whose content is moved by the loop's `sock_…` calls.
+OpenSSL works on two buffers in memory, whose content is moved by the loop's `sock_…` calls. A handshake has a deadline:
+a listener may accept a connection and then stay silent.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Callable
 
 from ottla.net.streams import Connect, Stream, connected_socket
 
+HANDSHAKE_SECONDS_MAX = 10.0
 _RAW_BYTES = 128 * 1024
 _CHUNK_BYTES = 128 * 1024
 
@@ -20,8 +22,8 @@ def connect_tls(context: Callable[[], ssl.SSLContext], server_name: str = "") ->
     """Opens encrypted streams. `context` gives the context for each new one. `server_name`: the name that the peer's
     certificate must have, for peers that are reached by other names or by IP addresses; empty: the host.
 
-    A handshake that fails raises ssl.SSLError, an OSError; a host on which no process listens raises
-    ConnectionRefusedError.
+    A handshake that fails raises ssl.SSLError, an OSError, and one that doesn't end in time raises TimeoutError; a host
+    on which no process listens raises ConnectionRefusedError.
     """
 
     async def connect(host: str, port: int) -> Stream:
@@ -29,7 +31,11 @@ def connect_tls(context: Callable[[], ssl.SSLContext], server_name: str = "") ->
         present = context()
         stream = _TlsStream(loop, await connected_socket(loop, host, port), present, server_name or host)
         try:
-            await stream.handshake()
+            async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
+                await stream.handshake()
+        except TimeoutError:
+            stream.close()
+            raise TimeoutError(f"the TLS handshake didn't end within {HANDSHAKE_SECONDS_MAX:g} s") from None
         except BaseException:  # also a cancelled attempt
             stream.close()
             raise
