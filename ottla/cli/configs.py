@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 app = App(no_args_is_help=True, help="Settings of topics, brokers and groups.")
 
+HIDDEN = "***"
 _KINDS = ("topic", "broker", "group", "client-metrics")
 _ALTER_FAILURE = re.compile(r"\[Error (-?\d+)\] \w+(?:: (.*))?", re.DOTALL)
 
@@ -210,12 +211,19 @@ def alter(
         {
             "type": kind,
             "name": name,
-            "set": to_set,
+            "set": _shown(to_set) if kind == "broker" else to_set,
             "reset": list(reset or []),
             "append": to_append,
             "subtract": to_subtract,
         },
     )
+
+
+def _shown(settings: Mapping[str, str]) -> dict[str, str]:
+    """Settings of a broker as they may be shown: whoever reads the output need not be the one who typed a password."""
+    from ottla.settings.sources import is_secret
+
+    return {name: HIDDEN if is_secret(name) else value for name, value in settings.items()}
 
 
 def _require(cluster: Cluster, kind: str, name: str) -> None:

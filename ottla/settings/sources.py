@@ -50,6 +50,12 @@ def known_setting(name: str) -> Setting | None:
     return BROKER.get(suffix)
 
 
+def is_secret(name: str) -> bool:
+    """Whether the value of a broker's setting must not be shown: also that of an unknown one, if its name looks so."""
+    setting = known_setting(name)
+    return bool(_SECRET_LIKE.search(name)) if setting is None else setting.sensitive
+
+
 def gather(properties: str, overrides: Mapping[str, str], environment: Mapping[str, str]) -> Given:
     """The settings from all three sources."""
     given = Given({}, [], [])

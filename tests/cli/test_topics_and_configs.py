@@ -97,3 +97,12 @@ def test_offsets_and_deleting_records(ottla: Ottla, topic: str) -> None:
     refused = ottla("delete-records", topic, "--all", "--yes")
     assert refused.code == 1
     assert "is only compacted" in refused.stderr
+
+
+def test_a_secret_that_is_set_is_not_repeated(ottla: Ottla) -> None:
+    name = "listener.name.nowhere.plain.sasl.jaas.config"
+    settings = ("--set", f"{name}=typed-secret", "--set", "max.connections=1000000")
+    altered = ottla("configs", "alter", "broker", "0", *settings, "--json")
+    assert altered.json["set"] == {name: "***", "max.connections": "1000000"}
+    assert "typed-secret" not in altered.stdout + altered.stderr
+    assert ottla("configs", "alter", "broker", "0", "--reset", name, "--reset", "max.connections").code == 0
