@@ -14,6 +14,7 @@ import os
 from collections.abc import Mapping, Set
 from functools import partial
 
+from ottla.broker import anonymous
 from ottla.broker.advertised import ADDRESSES
 from ottla.broker.api.declaration import Api
 from ottla.broker.api.registry import ROUTES
@@ -217,6 +218,8 @@ class Broker:
             self.connect,
         )
         self.authorizer = authorizer_of(config, lambda: self.image)
+        for warning in anonymous.warnings(config):
+            logger.warning("%s", warning)
         self.encoded_topics = EncodedTopics()
         self.internal_topics = InternalTopics(self.intents, config)
         self.fetch_sessions: FetchSessionCache = FetchSessionCache(
