@@ -208,8 +208,14 @@ class Cluster:
         failure: Exception | None = None
         for host, port in self._addresses:
             try:
-                reached = Address(*self.route.reach(host, port, self.timeout_s))
-                connection = Connection(reached, CLIENT_ID, timeout_s=self.timeout_s, security=self.security)
+                through = self.route.reach(host, port, self.timeout_s)
+                connection = Connection(
+                    Address(host, port),
+                    CLIENT_ID,
+                    timeout_s=self.timeout_s,
+                    security=self.security,
+                    through=through,
+                )
                 try:
                     return connection.request(key, connection.version(key, lowest, newest), message)
                 finally:
@@ -244,11 +250,23 @@ class Cluster:
             except Exception as error:
                 if type(error).__name__ not in ("KafkaTimeoutError", "NoBrokersAvailable"):
                     raise
+                for host, port in self._addresses:
+                    self._check_listener(host, port)
                 raise CommandError(
                     f"{self.bootstrap} accepts connections but doesn't answer as a Kafka broker",
                     "Is that the port of another service, or of a listener that needs --command-config?",
                     ExitCode.unreachable,
                 ) from error
+
+    def _check_listener(self, host: str, port: int) -> None:
+        from ottla.cli.security import check_listener
+
+        timeout_s = min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX)
+        try:
+            through = self.route.reach(host, port, timeout_s)
+        except NoWay:
+            return
+        check_listener((host, port), through, self.security, timeout_s)
 
     def _security_settings(self) -> dict[str, Any]:
         if self.security is None:
@@ -263,10 +281,7 @@ class Cluster:
             reason = _refusal(self.route, host, port, min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX))
             if reason is None:
                 if self.security is not None:
-                    from ottla.cli.security import try_login
-
-                    timeout_s = min(self.timeout_s, _CONNECT_TIMEOUT_S_MAX)
-                    try_login(self.route.reach(host, port, timeout_s), self.security, timeout_s)
+                    self._check_listener(host, port)
                 self._reached = True
                 return
             reasons.append(f"{host}:{port} ({reason})")

@@ -54,7 +54,8 @@ class Connection:
     connection. `open_by` (in time.monotonic's seconds) is a deadline for the opening together with the exchange of
     versions, because a listener may accept a connection and then stay silent. `security` encrypts the
     connection and logs in, if the listener asks for it; a login that the broker refuses raises LoginRefused, and isn't
-    worth another attempt.
+    worth another attempt. `through` is the address to connect to, if it isn't the broker's own one, such as that of a
+    port-forward; the broker's certificate has to be for its own address all the same.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Connection:
         connect_timeout_s: float = 10.0,
         open_by: float = math.inf,
         security: Secured | None = None,
+        through: tuple[str, int] | None = None,
     ) -> None:
         self.address = address
         self._client_id = client_id
@@ -78,7 +80,8 @@ class Connection:
         self._sent: deque[tuple[int, int, int]] = deque()  # (correlation id, API key, version) not yet answered
         try:
             allowed_s = min(connect_timeout_s, max(open_by - time.monotonic(), 0.001))
-            self._stream = BlockingStream(address, allowed_s, None if security is None else security.tls)
+            tls = None if security is None else security.tls
+            self._stream = BlockingStream(through or address, allowed_s, tls, address[0])
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {address}: {_reason(error)}", address) from error
         try:

@@ -93,13 +93,16 @@ async def connected_socket(loop: asyncio.AbstractEventLoop, host: str, port: int
 class BlockingStream:
     """A TCP connection on which every wait has a time-out. Not safe to share between threads."""
 
-    def __init__(self, address: tuple[str, int], timeout_s: float, tls: ssl.SSLContext | None = None) -> None:
-        """Connects, and with `tls` makes the handshake, too. Raises OSError."""
+    def __init__(
+        self, address: tuple[str, int], timeout_s: float, tls: ssl.SSLContext | None = None, server_name: str = ""
+    ) -> None:
+        """Connects, and with `tls` makes the handshake, too: each within `timeout_s`. `server_name` is the name that
+        the certificate must have, if it isn't the host of the address. Raises OSError."""
         self._socket = socket.create_connection(address, timeout=timeout_s)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if tls is not None:
-                self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
+                self._socket = tls.wrap_socket(self._socket, server_hostname=server_name or address[0])
         except BaseException:
             self._socket.close()
             raise

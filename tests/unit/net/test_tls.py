@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.log.disk import RealFile
-from ottla.net import tls
+from ottla.net import tls, tls_streams
 from ottla.net.blocking import Connection as BlockingConnection
 from ottla.net.blocking import ConnectionLost
 from ottla.net.handshakes import HANDSHAKE_SECONDS, Handshakes
@@ -434,6 +434,41 @@ def test_a_stream_to_a_port_on_which_nobody_listens_is_refused(run):
             port = free.getsockname()[1]
         with pytest.raises(ConnectionRefusedError):
             await connect_tls(house.trusting)("127.0.0.1", port)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_listener_that_stays_silent_ends_an_attempt_to_connect(blocking, monkeypatch):
+    monkeypatch.setattr(tls_streams, "HANDSHAKE_SECONDS_MAX", 0.2)
+    context = ssl.create_default_context()
+
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            began = asyncio.get_running_loop().time()
+            if blocking:
+                attempt = asyncio.to_thread(BlockingStream, ("127.0.0.1", port), 0.2, context)
+            else:
+                attempt = connect_tls(lambda: context)("127.0.0.1", port)
+            with pytest.raises(TimeoutError):
+                await attempt
+            assert asyncio.get_running_loop().time() - began < 5
+
+    asyncio.run(main())
+
+
+def test_a_blocking_stream_through_another_address_wants_the_certificate_of_its_own(run):
+    async def scenario(house: House) -> None:
+        context = house.trusting()
+        through = "127.0.0.1", house.port
+
+        def opened(name: str) -> None:
+            BlockingStream(through, 5, context, name).close()
+
+        await asyncio.to_thread(opened, "localhost")
+        with pytest.raises(ssl.SSLCertVerificationError, match=r"broker-0\.example"):
+            await asyncio.to_thread(opened, "broker-0.example")
 
     run(scenario)
 
