@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from ottla.net.streams import Connect, Stream
@@ -56,9 +56,13 @@ def login_requests(
     return milliseconds(answer.session_lifetime) if hasattr(answer, "session_lifetime") else 0
 
 
-def logged_in(connect: Connect, begin: Callable[[], BeginLogin | None]) -> Connect:
-    """A `Connect` whose streams have logged in. `begin` is asked at each login, so that changed credentials count; None
-    means that no login is needed. Raises LoginFailed where the login is refused, and TimeoutError where it doesn't end
+Begin = Callable[[], Awaitable[ClientExchange | None]]
+"""Begins a login in a task of an event loop; None means that none is needed. Raises LoginRefused."""
+
+
+def logged_in(connect: Connect, begin: Begin) -> Connect:
+    """A `Connect` whose streams have logged in. `begin` is asked at each login, so that changed credentials count.
+    Raises LoginFailed where the login is refused, and TimeoutError where it doesn't end
     in time."""
 
     async def connect_and_log_in(host: str, port: int) -> Stream:
@@ -80,7 +84,7 @@ class _LoggedInStream:
 
     __slots__ = ("_begin", "_name", "_renewed_at", "_stream", "close", "read_exactly")
 
-    def __init__(self, stream: Stream, begin: Callable[[], BeginLogin | None], name: str) -> None:
+    def __init__(self, stream: Stream, begin: Begin, name: str) -> None:
         self._stream = stream
         self._begin = begin
         self._name = name
@@ -95,12 +99,13 @@ class _LoggedInStream:
 
     async def log_in(self) -> None:
         """Logs in, if a login is needed. Raises LoginFailed, OSError."""
-        began, self._renewed_at = asyncio.get_running_loop().time(), None
-        begin_login = self._begin()
-        if begin_login is None:
-            return
+        self._renewed_at = None
         try:
-            requests = login_requests(begin_login())
+            exchange = await self._begin()
+            if exchange is None:
+                return
+            began = asyncio.get_running_loop().time()
+            requests = login_requests(exchange)
             key, version, message = next(requests)
             for correlation_id in range(1, 100):
                 await self._stream.write(

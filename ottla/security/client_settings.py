@@ -9,15 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from ottla.security.client_login import ClientLogin, client_login
 from ottla.security.jaas import InvalidJaas
 from ottla.security.tls_settings import CLIENT_SETTINGS, InvalidTls, TlsSettings, client_tls_settings
+from ottla.settings.catalogue import BROKER
 from ottla.settings.listeners import ENCRYPTED, PROTOCOLS, WITH_LOGIN
+from ottla.settings.setting import InvalidSetting, Value
 
 PROTOCOL, MECHANISM, JAAS = "security.protocol", "sasl.mechanism", "sasl.jaas.config"
-TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"
-PROPERTIES = CLIENT_SETTINGS | {PROTOCOL, MECHANISM, JAAS, TOKEN_URL}
+URL_ENCODED = "sasl.oauthbearer.header.urlencode"
+TOKENS = frozenset(
+    (
+        "sasl.oauthbearer.token.endpoint.url",
+        "sasl.oauthbearer.client.credentials.client.id",
+        "sasl.oauthbearer.client.credentials.client.secret",
+        "sasl.oauthbearer.scope",
+        "sasl.login.connect.timeout.ms",
+        "sasl.login.read.timeout.ms",
+        "sasl.login.retry.backoff.ms",
+        "sasl.login.retry.backoff.max.ms",
+        "sasl.login.refresh.window.factor",
+        "sasl.login.refresh.window.jitter",
+        "sasl.login.refresh.min.period.seconds",
+        "sasl.login.refresh.buffer.seconds",
+    )
+)
+"""The properties about the tokens of OAUTHBEARER, which are settings of brokers, too."""
+
+PROPERTIES = CLIENT_SETTINGS | TOKENS | {PROTOCOL, MECHANISM, JAAS, URL_ENCODED}
 """The properties that say how Ottla's clients connect."""
 
 _MECHANISM_DEFAULT = "GSSAPI"
@@ -61,6 +82,20 @@ def _login(properties: Mapping[str, str], protocol: str) -> ClientLogin:
     if not properties.get(JAAS):
         raise ValueError(f"{JAAS} is missing, which has the user and the password for {protocol}")
     try:
-        return client_login(mechanism, properties[JAAS], properties.get(TOKEN_URL, ""))
+        return client_login(mechanism, properties[JAAS], partial(_value, properties))
     except InvalidJaas as error:
         raise ValueError(f"{JAAS} {error}") from None
+
+
+def _value(properties: Mapping[str, str], name: str) -> Value:
+    """The value of a property about tokens. Raises ValueError."""
+    text = properties.get(name)
+    if name == URL_ENCODED:  # of the properties, only this one is no setting of brokers
+        return text is not None and text.strip().lower() == "true"
+    setting = BROKER[name]
+    if text is None:
+        return setting.default_value
+    try:
+        return setting.parse(text)
+    except InvalidSetting as error:
+        raise ValueError(f"{name} {error.reason}") from None

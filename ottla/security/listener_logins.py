@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from ottla.protocol.sasl import MECHANISMS, OAUTHBEARER, PLAIN
 from ottla.security.client_login import ClientLogin, client_login
+from ottla.security.client_settings import URL_ENCODED
 from ottla.security.jaas import OAUTHBEARER_MODULE, PLAIN_MODULE, InvalidJaas, parse_jaas
 from ottla.security.plain import users_of
 from ottla.security.scram import HASHES
@@ -119,8 +120,12 @@ def own_login(config: BrokerConfig) -> ClientLogin | None:
     if not _asks_for_login(config, listener):
         return None
     mechanism = _own_mechanism(config)
-    token_url = of_mechanism(config, listener, mechanism, "sasl.oauthbearer.token.endpoint.url")
-    return client_login(mechanism, _jaas(config, listener, mechanism), str(token_url or ""))
+
+    def value_of(name: str) -> Value:
+        # Kafka's brokers don't have this setting of its clients.
+        return False if name == URL_ENCODED else of_mechanism(config, listener, mechanism, name)
+
+    return client_login(mechanism, _jaas(config, listener, mechanism), value_of)
 
 
 def of_mechanism(config: BrokerConfig, listener: str, mechanism: str, name: str) -> Value:

@@ -1,4 +1,4 @@
-"""Makes a client's security ready for connections: reads key and trust stores, draws nonces, and reads tokens' files.
+"""Makes a client's security ready for connections: reads key and trust stores, draws nonces, reads or fetches tokens.
 
 The command line, Spark's data source and brokers (for their connections to one another) use it.
 """
@@ -16,6 +16,7 @@ from ottla.protocol.sasl import ClientExchange, LoginRefused
 from ottla.security.client_login import ClientLogin
 from ottla.security.client_settings import ClientSecurity
 from ottla.security.tls_settings import TlsSettings
+from ottla.security.token_endpoint import TokenEndpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,24 @@ def prepared(security: ClientSecurity) -> PreparedSecurity:
 
 
 def begin_login(login: ClientLogin) -> Callable[[], ClientExchange]:
-    """A function that begins a new exchange at each call. It raises LoginRefused if a token's file can't be read."""
-    return lambda: login.exchange(secrets.token_hex, time.time, _read)
+    """A function that begins a new exchange at each call. It raises LoginRefused if a token's file can't be read, or no
+    token can be fetched. It may wait for the network unless `begins_at_once`."""
+    return lambda: login.exchange(secrets.token_hex, time.time, _read, _fetched)
+
+
+def begins_at_once(login: ClientLogin) -> bool:
+    """Whether a login begins without a wait for an identity provider."""
+    if login.token_endpoint is None:
+        return True
+    from ottla.security.token_fetching import cache_of
+
+    return cache_of(login.token_endpoint).fresh
+
+
+def _fetched(endpoint: TokenEndpoint) -> str:
+    from ottla.security.token_fetching import cache_of
+
+    return cache_of(endpoint).token()
 
 
 def _context(settings: TlsSettings) -> ssl.SSLContext:

@@ -7,7 +7,7 @@ from ottla.settings.setting import Importance, Kind, Members, OneOf, Range, Sett
 
 _JAVA = "it names Java code, which has no place in a Python process"
 _GSSAPI = "there is no GSSAPI yet"
-_TOKEN_FILE = "a token is read from its file at each login, and not fetched from an identity provider"
+_ASSERTION = "an identity provider gets the client's secret, and no assertion"
 _PROTOCOL = "ssl.enabled.protocols says which versions of TLS are allowed"
 
 SETTINGS = (
@@ -187,36 +187,36 @@ SETTINGS = (
     ),
     Setting(
         "sasl.login.refresh.window.factor", Kind.DOUBLE, "0.8", Importance.MEDIUM,
-        "Share of a login token's life after which it is renewed.", update=Update.PER_BROKER, instead=_TOKEN_FILE,
+        "Share of a login token's life after which it is renewed.", update=Update.PER_BROKER,
     ),
     Setting(
         "sasl.login.refresh.window.jitter", Kind.DOUBLE, "0.05", Importance.MEDIUM,
         "Random share that is added to the time until a login token's renewal.",
-        update=Update.PER_BROKER, instead=_TOKEN_FILE,
+        update=Update.PER_BROKER,
     ),
     Setting(
         "sasl.login.refresh.min.period.seconds", Kind.SHORT, "60", Importance.MEDIUM,
-        "Shortest time between two renewals of a login token.", update=Update.PER_BROKER, instead=_TOKEN_FILE,
+        "Shortest time between two renewals of a login token.", update=Update.PER_BROKER,
     ),
     Setting(
         "sasl.login.refresh.buffer.seconds", Kind.SHORT, "300", Importance.MEDIUM,
-        "Time before a login token's end by which it is renewed.", update=Update.PER_BROKER, instead=_TOKEN_FILE,
+        "Time before a login token's end by which it is renewed.", update=Update.PER_BROKER,
     ),
     Setting(
         "sasl.login.connect.timeout.ms", Kind.INT, None, Importance.LOW,
-        "Longest wait for a connection to the identity provider.", instead=_TOKEN_FILE,
+        "Longest wait for a connection to the identity provider.",
     ),
     Setting(
         "sasl.login.read.timeout.ms", Kind.INT, None, Importance.LOW,
-        "Longest wait for the identity provider's answer.", instead=_TOKEN_FILE,
+        "Longest wait for the identity provider's answer.",
     ),
     Setting(
         "sasl.login.retry.backoff.max.ms", Kind.LONG, "10000", Importance.LOW,
-        "Longest pause between two attempts to log in.", instead=_TOKEN_FILE,
+        "Longest pause between two attempts to log in.",
     ),
     Setting(
         "sasl.login.retry.backoff.ms", Kind.LONG, "100", Importance.LOW,
-        "First pause between two attempts to log in.", instead=_TOKEN_FILE,
+        "First pause between two attempts to log in.",
     ),
     Setting(
         "sasl.oauthbearer.jwt.retriever.class",
@@ -230,59 +230,59 @@ SETTINGS = (
     ),
     Setting(
         "sasl.oauthbearer.scope", Kind.STRING, None, Importance.MEDIUM,
-        "Scope in the request for a token.", instead=_TOKEN_FILE,
+        "Scope in the request for a token.",
     ),
     Setting(
         "sasl.oauthbearer.client.credentials.client.id", Kind.STRING, None, Importance.MEDIUM,
-        "Client id at the identity provider.", instead=_TOKEN_FILE,
+        "Client id at the identity provider.",
     ),
     Setting(
         "sasl.oauthbearer.client.credentials.client.secret", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Client secret at the identity provider.", instead=_TOKEN_FILE,
+        "Client secret at the identity provider.",
     ),
     Setting(
         "sasl.oauthbearer.assertion.algorithm", Kind.STRING, "RS256", Importance.MEDIUM,
-        "Algorithm that signs an assertion.", bounds=OneOf(("ES256", "RS256"), ignore_case=True), instead=_TOKEN_FILE,
+        "Algorithm that signs an assertion.", bounds=OneOf(("ES256", "RS256"), ignore_case=True), instead=_ASSERTION,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.aud", Kind.STRING, None, Importance.MEDIUM,
-        "Audience claim of an assertion.", instead=_TOKEN_FILE,
+        "Audience claim of an assertion.", instead=_ASSERTION,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.exp.seconds", Kind.INT, "300", Importance.LOW,
-        "Seconds an assertion is valid.", bounds=Range(0, 86400), instead=_TOKEN_FILE,
+        "Seconds an assertion is valid.", bounds=Range(0, 86400), instead=_ASSERTION,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.iss", Kind.STRING, None, Importance.MEDIUM,
-        "Issuer claim of an assertion.", instead=_TOKEN_FILE,
+        "Issuer claim of an assertion.", instead=_ASSERTION,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.jti.include", Kind.BOOLEAN, "false", Importance.MEDIUM,
-        "Put a unique id into an assertion.", instead=_TOKEN_FILE,
+        "Put a unique id into an assertion.", instead=_ASSERTION,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.nbf.seconds", Kind.INT, "60", Importance.LOW,
-        "Seconds in the past from which an assertion is valid.", bounds=Range(0, 3600), instead=_TOKEN_FILE,
+        "Seconds in the past from which an assertion is valid.", bounds=Range(0, 3600), instead=_ASSERTION,
     ),
     Setting(
         "sasl.oauthbearer.assertion.claim.sub", Kind.STRING, None, Importance.MEDIUM,
-        "Subject claim of an assertion.", instead=_TOKEN_FILE,
+        "Subject claim of an assertion.", instead=_ASSERTION,
     ),
     Setting(
         "sasl.oauthbearer.assertion.file", Kind.STRING, None, Importance.MEDIUM,
-        "File with a ready assertion.", instead=_TOKEN_FILE,
+        "File with a ready assertion.", instead=_ASSERTION,
     ),
     Setting(
         "sasl.oauthbearer.assertion.private.key.file", Kind.STRING, None, Importance.MEDIUM,
-        "Private key that signs assertions.", instead=_TOKEN_FILE,
+        "Private key that signs assertions.", instead=_ASSERTION,
     ),
     Setting(
         "sasl.oauthbearer.assertion.private.key.passphrase", Kind.PASSWORD, None, Importance.MEDIUM,
-        "Passphrase of the private key that signs assertions.", instead=_TOKEN_FILE,
+        "Passphrase of the private key that signs assertions.", instead=_ASSERTION,
     ),
     Setting(
         "sasl.oauthbearer.assertion.template.file", Kind.STRING, None, Importance.MEDIUM,
-        "File with headers and claims of assertions.", instead=_TOKEN_FILE,
+        "File with headers and claims of assertions.", instead=_ASSERTION,
     ),
     Setting(
         "sasl.oauthbearer.scope.claim.name", Kind.STRING, "scope", Importance.LOW,
@@ -294,7 +294,8 @@ SETTINGS = (
     ),
     Setting(
         "sasl.oauthbearer.token.endpoint.url", Kind.STRING, None, Importance.MEDIUM,
-        "Where tokens are fetched.",
+        "Where brokers get the tokens with which they log in at one another by OAUTHBEARER: an identity provider "
+        "(`https:`, `http:`), or a file (`file:`).",
     ),
     Setting(
         "sasl.oauthbearer.jwks.endpoint.url", Kind.STRING, None, Importance.MEDIUM,

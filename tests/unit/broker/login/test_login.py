@@ -6,6 +6,7 @@ Each scene has a server on the loopback interface, whose usual dispatch answers 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import random
 import struct
@@ -23,20 +24,23 @@ from ottla.broker.login import gate
 from ottla.broker.login.conversation import Mechanism
 from ottla.broker.login.logins import Logins
 from ottla.broker.login.mechanisms import Mechanisms
+from ottla.broker.login.own import connect_to_brokers
 from ottla.metadata.model.users import ScramKeys
 from ottla.net.connection import Connection
-from ottla.net.logging_in import LoginFailed, logged_in
+from ottla.net.logging_in import Begin, LoginFailed, logged_in
 from ottla.net.server import Limits, Server
 from ottla.net.streams import connect_tcp
 from ottla.protocol.errors import ErrorCode
 from ottla.protocol.frames import request_frame, response_body, response_frame
 from ottla.protocol.messages import read_response, write_request
-from ottla.protocol.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, LoggedIn, NotYet
+from ottla.protocol.sasl import OAUTHBEARER, PLAIN, SCRAM_SHA_256, SCRAM_SHA_512, ClientExchange, LoggedIn, NotYet
 from ottla.security.client_login import ClientLogin
 from ottla.security.plain import PlainClient
 from ottla.security.preparation import begin_login
 from ottla.security.scram import ScramClient, credential_of, salted_password
+from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig
+from tests.unit.security.test_token_endpoint import served, token
 from tests.unit.waiting import until
 
 SECRETS = ("alice-secret", "bob-secret", "wrong-secret")
@@ -502,6 +506,15 @@ def test_changed_settings_count_at_the_next_login_and_by_wrong_ones_nobody_logs_
     play(act)
 
 
+def begun(login: ClientLogin) -> Begin:
+    begin = begin_login(login)
+
+    async def begin_now() -> ClientExchange:
+        return begin()
+
+    return begin_now
+
+
 @pytest.mark.parametrize(
     "login",
     [ClientLogin(PLAIN, "alice", "alice-secret"), ClientLogin(SCRAM_SHA_256, "carol", "carol-secret")],
@@ -510,7 +523,7 @@ def test_changed_settings_count_at_the_next_login_and_by_wrong_ones_nobody_logs_
 def test_a_broker_logs_in_at_another_broker_and_again_before_its_session_ends(login: ClientLogin) -> None:
     async def act(scene: Scene) -> None:
         opened = scene.server.listeners["CLIENTS"]
-        connect = logged_in(connect_tcp, lambda: begin_login(login))
+        connect = logged_in(connect_tcp, begun(login))
         stream = await connect(opened.host, opened.port)
         counters = scene.logins.counters["CLIENTS"]
         for wait_s in (0.0, 1.2):
@@ -535,7 +548,7 @@ def test_a_broker_logs_in_at_another_broker_and_again_before_its_session_ends(lo
 def test_a_broker_whose_login_is_refused_says_why(login: ClientLogin, told: str) -> None:
     async def act(scene: Scene) -> None:
         opened = scene.server.listeners["CLIENTS"]
-        connect = logged_in(connect_tcp, lambda: begin_login(login))
+        connect = logged_in(connect_tcp, begun(login))
         with pytest.raises(LoginFailed, match=told):
             await connect(opened.host, opened.port)
 
@@ -552,6 +565,29 @@ listener.name.clients.oauthbearer.sasl.jaas.config=\
 def own_oauth_login(user: str, lifetime_s: str = "3600") -> ClientLogin:
     options = (("unsecuredLoginStringClaim_sub", user), ("unsecuredLoginLifetimeSeconds", lifetime_s))
     return ClientLogin(OAUTHBEARER, token_options=options)
+
+
+def test_a_broker_logs_in_by_a_token_from_an_identity_provider() -> None:
+    answer = json.dumps({"access_token": token(4_000_000_000)}).encode()
+    with served((200, answer)) as (url, got):
+        prefix = "listener.name.clients.oauthbearer.sasl.oauthbearer"
+        own = (
+            "sasl.mechanism.inter.broker.protocol=OAUTHBEARER\n"
+            f"{prefix}.token.endpoint.url={url}\n{prefix}.client.credentials.client.id=broker\n"
+            f"{prefix}.client.credentials.client.secret=hidden-secret\n"
+        )
+        text = (PROPERTIES + OAUTH + own).replace("broker.listener.name=OPEN", "broker.listener.name=CLIENTS")
+        config = BrokerConfig.from_sources(text)
+
+        async def act(scene: Scene) -> None:
+            connect = connect_to_brokers(connect_tcp, TlsListeners(serves=True), lambda: config)
+            opened = scene.server.listeners["CLIENTS"]
+            for _ in range(2):
+                (await connect(opened.host, opened.port)).close()
+            assert scene.logins.counters["CLIENTS"].succeeded == 2
+
+        play(act, OAUTH)
+    assert len(got) == 1
 
 
 def test_a_token_logs_in_until_it_expires() -> None:
