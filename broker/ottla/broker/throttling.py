@@ -159,6 +159,8 @@ class Charge:
             work_ns = self.meter.take_ns()
             counted = None if self.unanswered else work_ns
             quotas = self._throttling.quotas
+            if self.unanswered:
+                quotas.exempted(work_ns, now_ms)
             self._mute(quotas.produced(self._user, self._client_id, self._size_bytes, counted, now_ms), now_ms)
         return max(self._until_ms - now_ms, 0)
 
@@ -180,6 +182,7 @@ class Charge:
         quotas = self._throttling.quotas
         work_ns = self.meter.take_ns()
         if self.exempt:
+            quotas.exempted(work_ns, now_ms)
             return 0
         return self._mute(quotas.answered(self._user, self._client_id, work_ns, self._mutations, now_ms), now_ms)
 

@@ -420,6 +420,8 @@ def test_metrics_show_the_clients_that_have_a_limit_and_a_bounded_number(monkeyp
     assert values == {
         "kafka_server_quota_byte_rate": [(alice, 110_000.0)],
         "kafka_server_quota_request_time": [],
+        "kafka_server_quota_exempt_request_time": [((), 0.0)],
+        "kafka_server_quota_mutation_rate": [(changing, 2.3)],
         "kafka_server_quota_tokens": [(changing, -1.0)],
         "kafka_server_quota_throttle_time": [(alice, 1000.0), (changing, 0.0)],
         "ottla_connections_throttled_total": [((), 3)],
@@ -428,3 +430,21 @@ def test_metrics_show_the_clients_that_have_a_limit_and_a_bounded_number(monkeyp
         world.throttling.charge(connection, 19, f"c{number}", 10).mutates(1, strict=True)
     tokens = next(metric for metric in METRICS if metric.name == "kafka_server_quota_tokens")
     assert len(list(tokens.collect(broker))) == 1000
+
+
+def test_time_that_no_quota_counts_is_measured_in_all() -> None:
+    world, client = World(), Connected("User:broker")
+    world.set(ALICE, request_percentage=1)
+    connection: Any = client
+    markers = world.throttling.charge(connection, 27, "b", 10)
+    with markers.meter:
+        client.work_ns = 200 * MILLISECOND
+        assert markers.answered() == 0
+    client.work_ns = 0
+    unanswered = world.throttling.charge(connection, 0, "p", 10)
+    unanswered.unanswered = True
+    with unanswered.meter:
+        client.work_ns = 300 * MILLISECOND
+        assert unanswered.produced() == 0
+    assert world.throttling.quotas.exempt.rate(world.throttling.now_ms()) == pytest.approx(5.0), "0.5 s in 10 s"
+    assert client.muted == []

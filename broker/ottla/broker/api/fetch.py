@@ -124,8 +124,10 @@ class _Fetch:
         self.max_bytes = body.max_bytes if body.max_bytes < max_bytes else max_bytes
         self.read_committed = body.isolation_level == 1
         self.follower = body.replica_id > CONSUMER
-        self.charge = None if request.charge is None or self._fetches_as_broker() else request.charge
-        if self.charge is not None:
+        self.charge = request.charge
+        if self.charge is not None and self._fetches_as_broker():
+            self.charge.exempt = True
+        elif self.charge is not None:
             self.max_bytes = self.charge.fetch_bytes_max(self.max_bytes)
             self.body = body._replace(min_bytes=min(body.min_bytes, self.max_bytes))
         self.follower_will_do = not self.follower and request.api_version >= FOLLOWER_FETCHES
@@ -354,7 +356,9 @@ class _Fetch:
         that the client doesn't know."""
         session = self.session
         throttle_time = 0
-        if self.charge is not None:
+        if self.charge is not None and self.charge.exempt:
+            self.charge.answered()
+        elif self.charge is not None:
             throttle_time, empty = self.charge.fetched(self._answer_bytes())
             if empty:
                 return self._empty_answer(throttle_time)

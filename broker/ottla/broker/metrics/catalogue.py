@@ -61,14 +61,6 @@ NOT_THERE: tuple[tuple[str, str], ...] = (
         "kafka.network:type=RequestMetrics,request=*,name=ResponseSendTimeMs",
         "an answer is handed to the kernel at once; the time of bytes that the kernel can't take yet is not measured",
     ),
-    (
-        "kafka.server:type=Request,name=exempt-request-time",
-        "requests of brokers, which no quota throttles, aren't measured",
-    ),
-    (
-        "kafka.server:type=ControllerMutation,user=*,client-id=*,name=mutation-rate",
-        "the tokens of the same client say how much it may still change",
-    ),
 )
 """MBeans of Kafka that users look for and Ottla doesn't have, with the reasons."""
 

@@ -53,6 +53,18 @@ METRICS: tuple[Metric[Source], ...] = (
         _measured(_rate, REQUEST), "kafka.server:type=Request,user=*,client-id=*,name=request-time", _LABELS,
     ),
     Metric(
+        "kafka_server_quota_exempt_request_time", GAUGE,
+        "Percentage of the event loop's time that no quota counts: for requests of brokers, and for Produce requests "
+        "with acks=0. It is 0 while no client has a limit.",
+        single(lambda broker: broker.throttling.quotas.exempt.rate(broker.throttling.now_ms())),
+        "kafka.server:type=Request,name=exempt-request-time",
+    ),
+    Metric(
+        "kafka_server_quota_mutation_rate", GAUGE, "Partitions that a client creates and deletes per second.",
+        _measured(_rate, MUTATION), "kafka.server:type=ControllerMutation,user=*,client-id=*,name=mutation-rate",
+        _LABELS,
+    ),
+    Metric(
         "kafka_server_quota_tokens", GAUGE,
         "Partitions that a client may still create or delete before it is throttled; negative while it is throttled.",
         _measured(lambda measured, limit, now_ms: measured.bucket.tokens(limit, now_ms), MUTATION),

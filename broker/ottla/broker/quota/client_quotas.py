@@ -27,6 +27,7 @@ PRODUCE = "producer_byte_rate"
 FETCH = "consumer_byte_rate"
 REQUEST = "request_percentage"
 MUTATION = "controller_mutation_rate"
+_PERCENT_PER_NS = 1e-7  # of a second
 THROTTLE_TIME_WINDOWS = Windows(2, 30_000)  # Kafka's metrics.num.samples and metrics.sample.window.ms
 
 
@@ -80,10 +81,10 @@ class ClientQuota:
             return False
         return self._sensors.of(found[0], now_ms).samples.total(now_ms) <= value
 
-    def bucket(self, user: str, client_id: str, now_ms: int) -> tuple[TokenBucket, float] | None:
-        """(the client's tokens, the limit at which they come); None if the client has no limit."""
+    def measurement(self, user: str, client_id: str, now_ms: int) -> tuple[Measured, float] | None:
+        """(what is measured of the client, its limit); None if the client has no limit."""
         found = self.limits.of(user, client_id)
-        return None if found is None else (self._sensors.of(found[0], now_ms).bucket, found[1])
+        return None if found is None else (self._sensors.of(found[0], now_ms), found[1])
 
     def throttled(self, user: str, client_id: str, time_ms: int, now_ms: int) -> None:
         """Notes, for the metrics, that a client is throttled because of this quota."""
@@ -113,6 +114,9 @@ class ClientQuotas:
         }  # fmt: skip
         self.enforced = False
         """Whether any client has a limit."""
+        self.exempt = Samples(windows)
+        """The percentage of the event loop's time that no client's quota counts: for brokers' requests, and for Produce
+        requests without an answer. It is measured while any client has a limit."""
 
     def set_limits(self, entity: Entity, limits: Mapping[str, float]) -> None:
         """Takes over all limits of an entity, by Kafka's names. Measurements go on."""
@@ -147,13 +151,20 @@ class ClientQuotas:
         """Records time of the event loop that was spent after the client was answered."""
         self._worked(user, client_id, work_ns, now_ms)
 
+    def exempted(self, work_ns: int, now_ms: int) -> None:
+        """Records time of the event loop that no quota counts."""
+        self.exempt.record(work_ns * _PERCENT_PER_NS, now_ms)
+
     def mutations(self, user: str, client_id: str, strict: bool, now_ms: int) -> Mutations | None:
         """The quota of changes for one request; None if the client has no limit."""
-        found = self.mutation.bucket(user, client_id, now_ms)
-        return None if found is None else Mutations(*found, strict=strict)
+        found = self.mutation.measurement(user, client_id, now_ms)
+        if found is None:
+            return None
+        measured, limit = found
+        return Mutations(measured.bucket, limit, measured.samples, strict=strict)
 
     def _worked(self, user: str, client_id: str, work_ns: int, now_ms: int) -> int:
-        return self.request.record(user, client_id, work_ns * 1e-7, now_ms)  # 1 % of a second is 10**7 ns
+        return self.request.record(user, client_id, work_ns * _PERCENT_PER_NS, now_ms)
 
     @staticmethod
     def _throttled(

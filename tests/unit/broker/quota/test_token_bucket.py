@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.broker.quota.mutations import Mutations
+from ottla.broker.quota.samples import Samples
 from ottla.broker.quota.token_bucket import TokenBucket
 from ottla.broker.quota.windows import Windows
 from ottla.protocol.errors import ErrorCode, KafkaError
@@ -56,7 +57,8 @@ def test_a_rate_that_changes_changes_the_burst() -> None:
 
 def test_a_strict_quota_allows_a_change_whole_or_refuses_it() -> None:
     bucket = TokenBucket(KAFKA)
-    changes = Mutations(bucket, 1, strict=True)
+    made = Samples(KAFKA)
+    changes = Mutations(bucket, 1, made, strict=True)
     changes.take(31, 0)
     assert changes.throttle_ms(0) == 0, "a change is allowed however large it is, if there is no debt"
     with pytest.raises(KafkaError) as refused:
@@ -65,12 +67,13 @@ def test_a_strict_quota_allows_a_change_whole_or_refuses_it() -> None:
     assert bucket.tokens(1, 1000) == -19, "a refused change takes nothing"
     assert changes.throttle_ms(1000) == 19_000
     assert changes.throttle_ms(4000) == 16_000, "the time since the refusal counts"
-    Mutations(bucket, 1, strict=True).take(1, 20_000)
+    assert made.total(1000) == 31
+    Mutations(bucket, 1, made, strict=True).take(1, 20_000)
 
 
 def test_a_permissive_quota_makes_the_change_and_the_client_wait() -> None:
     bucket = TokenBucket(KAFKA)
-    changes = Mutations(bucket, 1, strict=False)
+    changes = Mutations(bucket, 1, Samples(KAFKA), strict=False)
     changes.take(11, 0)
     assert changes.throttle_ms(0) == 0
     changes.take(4, 0)
