@@ -78,10 +78,10 @@ class Dispatcher:
 
         `charge` is this method's own: a request that is charged to a quota is dispatched again with it.
         """
-        if self._quotas.enforced and charge is None:
-            return self._charged(connection, frame, start, end)
         began = perf_counter_ns()
         key, version, correlation_id, client_id, position = read_request_header(frame, start, end)
+        if self._quotas.enforced and charge is None and self._throttling.charges(connection, client_id):
+            return self._charged(connection, key, client_id, frame, start, end)
         request = Request(key, version, correlation_id, client_id, connection)
         if charge is not None:
             request.charge = charge
@@ -133,9 +133,10 @@ class Dispatcher:
             answer.add_done_callback(partial(self._answer, request, began))
         return request.pending
 
-    def _charged(self, connection: Connection, frame: Memory, start: int, end: int) -> Reply:
-        """Dispatches a request whose client may have a quota, and measures the time."""
-        key, _, _, client_id, _ = read_request_header(frame, start, end)
+    def _charged(
+        self, connection: Connection, key: int, client_id: str | None, frame: Memory, start: int, end: int
+    ) -> Reply:
+        """Dispatches a request that is charged, and measures the time."""
         charge = self._throttling.charge(connection, key, client_id, end - start)
         with charge.meter:
             reply = self.dispatch(connection, frame, start, end, charge)

@@ -1,8 +1,9 @@
 """Enforces the clients' quotas: charges each request to its client, and mutes the connections of throttled clients.
 
 While no client has a limit, requests aren't charged, and dispatch pays for one look at `quotas.enforced`. Otherwise
-each request has a `Charge`, by which its handler states what it costs. The answer is sent at once, with the throttle
-time in it; for this time the broker reads nothing from the connection (KIP-219).
+each request of a client that has a limit has a `Charge`, by which its handler states what it costs; and so has each
+request over the brokers' own listener, because the time of brokers' requests is measured. The answer is sent at once,
+with the throttle time in it; for this time the broker reads nothing from the connection (KIP-219).
 
 The identity of a connection is read anew for each request, because a login may change it. `ottla.broker.quota` decides;
 this module knows the clock, the connections and the metadata.
@@ -35,6 +36,7 @@ T = TypeVar("T")
 CONNECTION_CREATION_RATE = "connection_creation_rate"
 RESOLVE_AGAIN_SECONDS = 60.0
 WRITE_TXN_MARKERS = 27
+_CHARGED_MAX = 10_000  # clients of which it is remembered whether they are charged
 _EXEMPT = frozenset({WRITE_TXN_MARKERS, AWAIT_REVISION})  # only brokers send them
 
 
@@ -51,6 +53,8 @@ class Throttling:
         self.connection_rates = ConnectionRates(quota_windows(config))
         self._by_name: dict[str | None, float] = {}  # the limits of addresses; None: the default
         self._resolved: dict[str, tuple[str, ...]] = {}  # the addresses of names
+        self._inter_broker = config.listeners.inter_broker
+        self._charged: dict[tuple[str, str | None], bool] = {}  # by principal and client id
         self.configured(config)
 
     def now_ms(self) -> int:
@@ -65,6 +69,8 @@ class Throttling:
     def changed(self, image: Image, changed: Changed) -> None:
         """Takes over the quotas of the entities that have changed."""
         by_address = False
+        if changed.quotas:
+            self._charged.clear()
         for entity in changed.quotas:
             quota = image.quotas.get(entity)
             limits: Mapping[str, float] = {} if quota is None else quota.limits
@@ -78,6 +84,17 @@ class Throttling:
                 self._by_name[name] = limits[CONNECTION_CREATION_RATE]
         if by_address:
             self._set_addresses()
+
+    def charges(self, connection: Connection, client_id: str | None) -> bool:
+        """Whether a request of the client is charged."""
+        client = connection.principal, client_id
+        charged = self._charged.get(client)
+        if charged is None:
+            if len(self._charged) >= _CHARGED_MAX:
+                self._charged.clear()
+            user = client[0].partition(":")[2]
+            charged = self._charged[client] = self.quotas.concern(user, client_id or "")
+        return charged or connection.listener.name == self._inter_broker
 
     def charge(self, connection: Connection, api_key: int, client_id: str | None, size_bytes: int) -> Charge:
         """Begins to charge a request of `size_bytes` to its client."""

@@ -448,3 +448,20 @@ def test_time_that_no_quota_counts_is_measured_in_all() -> None:
         assert unanswered.produced() == 0
     assert world.throttling.quotas.exempt.rate(world.throttling.now_ms()) == pytest.approx(5.0), "0.5 s in 10 s"
     assert client.muted == []
+
+
+def test_only_clients_with_a_limit_and_the_brokers_listener_are_charged() -> None:
+    world, client = World(), Connected("User:eve")
+    client.listener.name = "CLIENTS"
+    connection: Any = client
+    world.set(ALICE, producer_byte_rate=1)
+    assert world.throttling.quotas.enforced
+    assert not world.throttling.charges(connection, "c")
+    client.principal = "User:alice"
+    assert world.throttling.charges(connection, "c")
+    client.principal = "User:eve"
+    world.set((("client-id", "c"),), request_percentage=5)
+    assert world.throttling.charges(connection, "c"), "a new limit holds at once"
+    assert not world.throttling.charges(connection, None)
+    client.listener.name = "PLAINTEXT"
+    assert world.throttling.charges(connection, None), "other brokers' requests are measured"

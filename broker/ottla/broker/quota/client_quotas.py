@@ -116,13 +116,17 @@ class ClientQuotas:
         """Whether any client has a limit."""
         self.exempt = Samples(windows)
         """The percentage of the event loop's time that no client's quota counts: for brokers' requests, and for Produce
-        requests without an answer. It is measured while any client has a limit."""
+        requests without an answer. It is measured of the requests that are charged."""
 
     def set_limits(self, entity: Entity, limits: Mapping[str, float]) -> None:
         """Takes over all limits of an entity, by Kafka's names. Measurements go on."""
         for kind, quota in self.by_kind.items():
             quota.limits.set(entity, limits.get(kind))
         self.enforced = any(quota.limits for quota in self.by_kind.values())
+
+    def concern(self, user: str, client_id: str) -> bool:
+        """Whether a client has a limit of any kind."""
+        return any(quota.limits.of(user, client_id) is not None for quota in self.by_kind.values())
 
     def produced(self, user: str, client_id: str, size_bytes: int, work_ns: int | None, now_ms: int) -> int:
         """Records a Produce request. Returns how long the client is to be throttled, in ms. Without `work_ns` the
