@@ -18,7 +18,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 logger = logging.getLogger(__name__)
@@ -221,27 +221,43 @@ class HttpServer:
 
 
 async def _opened(host: str, port: int) -> list[socket.socket]:
-    """Listening sockets at all addresses of the host, with the same port. Raises OSError."""
+    """Listening sockets at the addresses of the host, with the same port; on a machine without IPv6, at those of IPv4.
+    Raises OSError if there is none, or if the port is in use."""
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
+    missing: OSError | None = None
     try:
         for family, address in sorted({(family, address) for family, _, _, _, address in found}):
-            listening = socket.socket(family, socket.SOCK_STREAM)
-            sockets.append(listening)
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            if port == 0 and len(sockets) > 1:
-                port = sockets[0].getsockname()[1]
-            listening.bind((address[0], port, *address[2:]))
-            listening.listen(_BACKLOG)
-            listening.setblocking(False)
+            chosen = sockets[0].getsockname()[1] if sockets else port
+            try:
+                sockets.append(_listening(family, (address[0], chosen, *address[2:])))
+            except OSError as error:
+                if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
+                    raise
+                missing = error
+        if not sockets:
+            raise missing or OSError(f"{host} has no address")
     except OSError:
         for listening in sockets:
             listening.close()
         raise
     return sockets
+
+
+def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except OSError:
+        listening.close()
+        raise
+    return listening
 
 
 async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:

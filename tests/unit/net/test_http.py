@@ -1,7 +1,10 @@
 """The HTTP server against a plain socket: routes, bounds, and clients that hang or send nonsense."""
 
 import asyncio
+import errno
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -119,3 +122,64 @@ def test_a_silent_client_is_dropped_and_others_are_served(monkeypatch: pytest.Mo
     answer, dropped = serving(exchange)
     assert answer.startswith(b"HTTP/1.1 200")
     assert dropped == b""
+
+
+def test_an_address_of_ipv6_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = http._listening
+
+    def without_ipv6(family: int, address: tuple[Any, ...]) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "no IPv6")
+        return real(family, address)
+
+    monkeypatch.setattr(http, "_listening", without_ipv6)
+
+    async def main() -> None:
+        server = HttpServer(ROUTES)
+        port = await server.start("", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /a HTTP/1.1\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        writer.close()
+        await server.stop()
+
+    asyncio.run(main())
+
+
+def test_a_port_that_is_in_use_is_an_error() -> None:
+    async def main() -> None:
+        first, second = HttpServer(ROUTES), HttpServer(ROUTES)
+        port = await first.start("127.0.0.1", 0)
+        with pytest.raises(OSError, match="in use"):
+            await second.start("127.0.0.1", port)
+        await first.stop()
+        assert await second.start("127.0.0.1", port) == port
+        await second.stop()
+
+    asyncio.run(main())
+
+
+class Closed:
+    """A door that lets nobody in but readers of /a."""
+
+    def context(self) -> None: ...
+
+    async def refusal(self, request: Request) -> Response | None:
+        refused = Response(401, b"no\n", headers={"WWW-Authenticate": "Basic"})
+        return None if request.path == "/a" else refused
+
+
+def test_a_door_refuses_before_a_path_is_looked_for() -> None:
+    async def main() -> None:
+        server = HttpServer(ROUTES, Closed())
+        port = await server.start("127.0.0.1", 0)
+        for path, expected in ((b"/a", b"HTTP/1.1 200"), (b"/v1/x", b"HTTP/1.1 401"), (b"/nowhere", b"HTTP/1.1 401")):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET " + path + b" HTTP/1.1\r\n\r\n")
+            answer = await reader.read()
+            assert answer.startswith(expected)
+            assert (b"WWW-Authenticate: Basic\r\n" in answer) == answer.startswith(b"HTTP/1.1 401")
+            writer.close()
+        await server.stop()
+
+    asyncio.run(main())
