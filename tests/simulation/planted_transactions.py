@@ -67,7 +67,7 @@ def a_repeated_marker_is_refused() -> None:
         def strict(known: Any, producer_id: int, epoch: int, *rest: Any) -> None:
             original(known, producer_id, epoch, *rest)
             if known is not None and rest[-1] >= 2 and epoch == known.epoch:
-                raise partitions.KafkaError(ErrorCode.invalid_producer_epoch)
+                raise partitions.KafkaError(ErrorCode.transaction_coordinator_fenced)
 
         return strict
 

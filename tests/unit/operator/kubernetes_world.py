@@ -220,6 +220,10 @@ class World:
         change(self.objects[key]["spec"])
         self._put(key, self.objects[key], spec_changed=True)
 
+    def remove(self, kind: str, namespace: str, name: str) -> None:
+        """A person deletes an object, also one that the operator has no right to delete."""
+        self._deleted((kind, namespace, name), "Background")
+
     def pods_of(self, stateful_set: str) -> list[str]:
         return [
             name
