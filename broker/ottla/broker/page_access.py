@@ -10,7 +10,8 @@ prefix `listener.name.http.`. From the protocol follows who a reader is:
 
 Where an authorizer runs, known readers need DESCRIBE on the cluster, by which Kafka's clients see all topics, replicas
 and log directories. `/healthz` and `/readyz` are open to everybody, because Kubernetes' probes can't log in; so TLS
-only requests a certificate, and a reader of other pages is refused without one if `ssl.client.auth` is `required`.
+only requests a certificate. If `ssl.client.auth` is `required`, a reader of other pages without one is refused before
+its login.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ class PageAccess:
         if self._image().cluster is None:  # users, rights and changed settings aren't known yet
             return Response(503, b"the metadata isn't read yet\n")
         try:
+            self._check_certificate(config, request)
             principal = await self._user(config, request) if self.logs_in else self._certified(request)
         except _Refused as refused:
             headers = _LOGIN_WANTED if refused.status == 401 else {}
@@ -113,11 +115,17 @@ class PageAccess:
             return Response(403, b"not authorized to describe the cluster\n")
         return None
 
+    def _check_certificate(self, config: BrokerConfig, request: Request) -> None:
+        if request.certificate is not None or config.listeners.pages not in ENCRYPTED:
+            return
+        listener = self._tls.of(PAGES)
+        assert listener is not None
+        if listener.loaded.settings.client_auth == "required":
+            raise _Refused(403, "a client certificate is required")
+
     def _certified(self, request: Request) -> str:
         listener = self._tls.of(PAGES)
         assert listener is not None
-        if request.certificate is None and listener.loaded.settings.client_auth == "required":
-            raise _Refused(403, "a client certificate is required")
         try:
             return listener.principal_of(request.certificate)
         except ValueError as error:

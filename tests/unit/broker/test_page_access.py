@@ -221,6 +221,19 @@ def test_a_certificate_says_nothing_where_readers_log_in(authority: Authority) -
     play(encrypted(authority, "SASL_SSL") + LOGIN.partition("\n")[2], act)
 
 
+def test_a_required_certificate_is_asked_for_before_the_login(authority: Authority) -> None:
+    async def act(scene: Scene) -> None:
+        assert await scene.statuses(tls=client(authority), login="alice:alice-secret") == [403, 200, 200, 403]
+        assert await scene.statuses(tls=client(authority), login="alice:wrong-secret") == [403, 200, 200, 403]
+        assert (scene.access.counters.succeeded, scene.access.counters.failed) == (0, 0)
+        own = client(authority, authority.issue("own", common_name="prometheus"))
+        assert await scene.statuses(tls=own, login="alice:alice-secret") == [200, 200, 200, 200]
+        assert await scene.statuses(tls=own) == [401, 200, 200, 401]
+
+    settings = encrypted(authority, "SASL_SSL", listener_name_http_ssl_client_auth="required")
+    play(settings + LOGIN.partition("\n")[2], act)
+
+
 def test_renewed_certificates_are_in_force_at_once(authority: Authority) -> None:
     async def act(scene: Scene) -> None:
         assert (await scene.get("/healthz", tls=client(authority)))[0] == 200
