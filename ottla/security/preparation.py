@@ -40,17 +40,18 @@ def prepared(security: ClientSecurity) -> PreparedSecurity:
 
 def begin_login(login: ClientLogin) -> Callable[[], ClientExchange]:
     """A function that begins a new exchange at each call. It raises LoginRefused if a token's file can't be read, or no
-    token can be fetched. It may wait for the network unless `begins_at_once`."""
+    token can be fetched. It may wait for the network."""
     return lambda: login.exchange(secrets.token_hex, time.time, _read, _fetched)
 
 
-def begins_at_once(login: ClientLogin) -> bool:
-    """Whether a login begins without a wait for an identity provider."""
+async def begin_login_soon(login: ClientLogin) -> ClientExchange:
+    """Begins a new exchange, in a task of an event loop. Raises LoginRefused as the functions of `begin_login` do."""
     if login.token_endpoint is None:
-        return True
+        return begin_login(login)()
     from ottla.security.token_fetching import cache_of
 
-    return cache_of(login.token_endpoint).fresh
+    token = await cache_of(login.token_endpoint).token_soon()
+    return login.exchange(secrets.token_hex, time.time, _read, lambda _: token)
 
 
 def _fetched(endpoint: TokenEndpoint) -> str:

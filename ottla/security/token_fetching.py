@@ -2,14 +2,16 @@
 
 A token is fetched when a login needs one and there is none, or when the present one is due for its renewal: logins
 follow often enough, since a session ends with its token and begins anew before that. If a renewal fails, the present
-token is used as long as it lasts. Attempts are repeated, with pauses that double, for at most
-`sasl.login.retry.backoff.max.ms`, except after an answer that another attempt wouldn't change. A fetch waits for the
-network, so a task of an event loop calls it in a thread. Redirections aren't followed: they would send the client's
-secret elsewhere.
+token is used as long as it lasts, and the next renewal begins `sasl.login.retry.backoff.max.ms` later at the earliest.
+Without a present token, a failure is told to all who ask within `FAILURE_REMEMBERED_S`. Attempts are repeated, with
+pauses that double, for at most `sasl.login.retry.backoff.max.ms`, except after an answer that another attempt wouldn't
+change. A fetch waits for the network, so it has a thread of its own: a pool's threads have other work, such as that of
+the disks. Redirections aren't followed: they would send the client's secret elsewhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import logging
 import random
@@ -17,6 +19,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import lru_cache
 from urllib.parse import urlsplit
 
@@ -26,12 +29,15 @@ from ottla.security.token_endpoint import ANSWER_BYTES_MAX, Fetched, TokenEndpoi
 
 logger = logging.getLogger(__name__)
 
+FAILURE_REMEMBERED_S = 1.0
+
 Ask = Callable[[TokenEndpoint], tuple[int, bytes]]
 """Asks an endpoint once: returns (status of HTTP, body). Raises OSError, http.client.HTTPException."""
 
 
 class TokenCache:
-    """The token of one endpoint. Threads may share it: while one fetches, the others wait."""
+    """The token of one endpoint. Threads and tasks may share it: there is one fetch at a time, in a thread of its own,
+    and its result counts for all who wait for it."""
 
     def __init__(
         self,
@@ -47,6 +53,8 @@ class TokenCache:
         self._lock = threading.Lock()
         self._present: Fetched | None = None
         self._renewed_at_s = 0.0
+        self._under_way: Future[str] | None = None
+        self._failure: tuple[float, str] | None = None  # when the last fetch failed, and why
 
     @property
     def fresh(self) -> bool:
@@ -54,27 +62,65 @@ class TokenCache:
         return self._present is not None and self._now_s() < self._renewed_at_s
 
     def token(self) -> str:
-        """A token that hasn't expired. Raises LoginRefused."""
-        with self._lock:
-            present = self._present
-            if present is None or not self.fresh:
-                try:
-                    present = self._renew()
-                except TokenRefused as refused:
-                    why = f"no token can be fetched from {self._endpoint.name}: {refused}"
-                    if present is None or present.expires_s is None or present.expires_s <= self._now_s():
-                        raise LoginRefused(why) from None
-                    logger.warning("%s; the present one is used as long as it lasts", why)
-            return present.token
+        """A token that hasn't expired. Waits for the network. Raises LoginRefused."""
+        found = self._found()
+        return found if isinstance(found, str) else found.result()
 
-    def _renew(self) -> Fetched:
-        fetched, now_s = self._fetch(), self._now_s()
-        self._present = fetched
-        if fetched.expires_s is None:
-            self._renewed_at_s = now_s  # it serves one login, because its end isn't known
-        else:
-            self._renewed_at_s = self._endpoint.renewal.at(now_s, fetched.expires_s, random.random())
-        return fetched
+    async def token_soon(self) -> str:
+        """As `token`, for a task of an event loop."""
+        found = self._found()
+        return found if isinstance(found, str) else await asyncio.wrap_future(found)
+
+    def _found(self) -> str | Future[str]:
+        """The token for a login, or the fetch whose result it will be. Raises LoginRefused."""
+        with self._lock:
+            present, now_s = self._present, self._now_s()
+            if present is not None:
+                lasts = present.expires_s is not None and now_s < present.expires_s
+                pauses = self._under_way is not None or self._failed_within(self._endpoint.backoff_max_s, now_s)
+                if self.fresh or (lasts and pauses):
+                    return present.token
+            if self._under_way is None:
+                if self._failure is not None and self._failed_within(FAILURE_REMEMBERED_S, now_s):
+                    raise LoginRefused(self._failure[1])
+                begun: Future[str] = Future()
+                begun.set_running_or_notify_cancel()  # so nobody who stops waiting cancels it for the others
+                threading.Thread(target=self._renew, args=(begun,), name="ottla-token", daemon=True).start()
+                self._under_way = begun
+            return self._under_way
+
+    def _failed_within(self, seconds: float, now_s: float) -> bool:
+        return self._failure is not None and 0 <= now_s - self._failure[0] < seconds
+
+    def _renew(self, begun: Future[str]) -> None:
+        """Fetches a token for all who wait for `begun`."""
+        try:
+            fetched = self._fetch()
+        except TokenRefused as refused:
+            self._renewal_failed(begun, f"no token can be fetched from {self._endpoint.name}: {refused}")
+            return
+        except BaseException as error:  # a bug mustn't let the others wait for ever
+            self._under_way = None
+            begun.set_exception(error)
+            return
+        with self._lock:
+            now_s = self._now_s()
+            self._present, self._failure, self._under_way = fetched, None, None
+            if fetched.expires_s is None:
+                self._renewed_at_s = now_s  # it serves those who wait for it alone, because its end isn't known
+            else:
+                self._renewed_at_s = self._endpoint.renewal.at(now_s, fetched.expires_s, random.random())
+        begun.set_result(fetched.token)
+
+    def _renewal_failed(self, begun: Future[str], why: str) -> None:
+        with self._lock:
+            present, now_s = self._present, self._now_s()
+            self._failure, self._under_way = (now_s, why), None
+        if present is None or present.expires_s is None or present.expires_s <= now_s:
+            begun.set_exception(LoginRefused(why))
+            return
+        logger.warning("%s; the present one is used as long as it lasts", why)
+        begun.set_result(present.token)
 
     def _fetch(self) -> Fetched:
         endpoint = self._endpoint

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import ssl
@@ -18,7 +19,7 @@ from ottla.protocol.sasl import LoginRefused
 from ottla.security.client_settings import client_security
 from ottla.security.jaas import OAUTHBEARER_MODULE
 from ottla.security.listener_logins import own_login
-from ottla.security.preparation import begin_login, begins_at_once
+from ottla.security.preparation import begin_login, begin_login_soon
 from ottla.security.token_claims import encoded
 from ottla.security.token_endpoint import Renewal, TokenEndpoint, TokenRefused, read_answer
 from ottla.security.token_fetching import TokenCache, ask_over_http
@@ -80,7 +81,6 @@ def test_a_broker_logs_in_at_others_by_the_settings_of_its_listener() -> None:
     assert login.token_endpoint is not None
     assert (login.token_endpoint.client_id, login.token_endpoint.client_secret.value) == ("broker", SECRET)
     assert SECRET not in repr(login)
-    assert not begins_at_once(login)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +208,72 @@ def test_threads_share_a_fetch() -> None:
     assert provider.asked == 1
 
 
+def test_a_failed_renewal_is_repeated_only_after_a_pause() -> None:
+    provider = Provider(10_000, (401, b""), (401, b""))
+    first = provider.cache.token()
+    provider.now_s += 9000
+    for _ in range(5):
+        assert provider.cache.token() == first
+    assert provider.asked == 2
+    provider.now_s += endpoint().backoff_max_s
+    assert (provider.cache.token(), provider.asked) == (first, 3)
+
+
+def test_a_failure_without_a_token_is_told_to_all_who_ask_soon() -> None:
+    provider = Provider((401, b""), 10_000)
+    for _ in range(5):
+        with pytest.raises(LoginRefused, match="401"):
+            provider.cache.token()
+    assert provider.asked == 1
+    provider.now_s += 1
+    assert provider.cache.token() == token(provider.now_s + 10_000)
+
+
+class Held(Provider):
+    """A provider that answers when a test lets it."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(*answers)
+        self.answers_now = threading.Event()
+        self.threads: list[str] = []
+
+    def ask(self, asked: TokenEndpoint) -> tuple[int, bytes]:
+        self.threads.append(threading.current_thread().name)
+        assert self.answers_now.wait(10)
+        return super().ask(asked)
+
+
+def test_tasks_share_a_fetch_in_a_thread_of_its_own_and_one_that_is_cancelled_leaves_it_to_the_others() -> None:
+    async def main() -> None:
+        provider = Held(10_000)
+        waiting = [asyncio.create_task(provider.cache.token_soon()) for _ in range(100)]
+        await asyncio.sleep(0)
+        waiting.pop(0).cancel()
+        provider.answers_now.set()
+        assert len(set(await asyncio.gather(*waiting))) == 1
+        assert provider.threads == ["ottla-token"]
+
+    asyncio.run(main())
+
+
+def test_others_use_the_present_token_while_one_renews_it() -> None:
+    provider = Held(10_000, 10_000)
+    provider.answers_now.set()
+    first = provider.cache.token()
+    provider.now_s += 9000
+    provider.answers_now.clear()
+
+    async def main() -> str:
+        renewing = asyncio.create_task(provider.cache.token_soon())
+        await asyncio.sleep(0)
+        assert provider.cache.token() == first
+        provider.answers_now.set()
+        return await renewing
+
+    assert asyncio.run(main()) != first
+    assert provider.asked == 2
+
+
 @contextmanager
 def served(answer: tuple[int, bytes], tls: Path | None = None) -> Iterator[tuple[str, list[tuple[str, str, bytes]]]]:
     """(URL, requests as (path, authorization, body)) of a provider on the loopback interface."""
@@ -246,7 +312,7 @@ def test_a_login_takes_a_token_over_http() -> None:
         for _ in range(2):
             message = begin_login(login)().first()
             assert message == f"n,,\x01auth=Bearer {token(4_000_000_000)}\x01\x01".encode()
-        assert begins_at_once(login)
+        assert asyncio.run(begin_login_soon(login)).first() == message
     assert got == [("/token?tenant=a", "Basic YXBwOnRoZS1jbGllbnQtc2VjcmV0", b"grant_type=client_credentials")]
 
 

@@ -6,7 +6,6 @@ links to other brokers, senders of markers and the controller's watch connect in
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 from ottla.net.logging_in import LoginFailed, logged_in
@@ -15,7 +14,7 @@ from ottla.net.tls_streams import connect_tls
 from ottla.protocol.sasl import ClientExchange
 from ottla.security.jaas import InvalidJaas
 from ottla.security.listener_logins import own_login
-from ottla.security.preparation import begin_login, begins_at_once
+from ottla.security.preparation import begin_login_soon
 from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig
 from ottla.settings.listeners import ENCRYPTED
@@ -35,9 +34,6 @@ def connect_to_brokers(connect: Connect, tls: TlsListeners, config: Callable[[],
             login = own_login(config())
         except InvalidJaas as error:
             raise LoginFailed(f"this broker can't log in at other brokers: its JAAS configuration {error}") from error
-        if login is None:
-            return None
-        begin_now = begin_login(login)
-        return begin_now() if begins_at_once(login) else await asyncio.to_thread(begin_now)
+        return None if login is None else await begin_login_soon(login)
 
     return logged_in(open_stream, begin)
