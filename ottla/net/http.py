@@ -2,7 +2,8 @@
 
 Each broker, controller and operator has such a server. It serves the methods and paths of its routes, and HEAD where it
 serves GET, one request per connection. The sizes of a request's head and body, its time, and the number of connections
-are bounded. Long answers are sent in pieces, and between two pieces the event loop does its other work.
+are bounded; a connection counts until its socket is closed. Long answers are sent in pieces, and between two pieces the
+event loop does its other work.
 
 A `Door` says whether connections are encrypted, and which requests are refused before their path is looked for. The
 TLS context is asked for at each connection, so renewed certificates are in force at once.
@@ -16,10 +17,16 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
+
+from ottla.net.channel import PlainChannel
+from ottla.net.handshakes import Handshakes
+from ottla.net.http_streams import HeadTooLong, HttpStream
+from ottla.net.tls import TlsChannel
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +36,7 @@ REQUEST_SECONDS_MAX = 30.0
 HEAD_SECONDS_MAX = 5.0  # a client that sends no request mustn't occupy one of the few connections for long
 HANDSHAKE_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 64
+LINGER_SECONDS = 1.0  # for a client that sends a body that nobody reads
 _BACKLOG = 100
 _PAUSE_SECONDS = 0.1  # after a connection that couldn't be accepted, because the process has too many open files
 
@@ -67,7 +75,7 @@ class Door(Protocol):
         """TLS of a connection that begins now; None if it isn't encrypted."""
 
     async def refusal(self, request: Request) -> Response | None:
-        """The answer to a request that isn't served; None if it is to be served."""
+        """The answer to a request that isn't served; None if it is to be served. The body isn't read yet."""
 
 
 class OpenDoor:
@@ -83,10 +91,11 @@ class OpenDoor:
 class _Refused(Exception):
     """The request isn't served: the HTTP status and a sentence for the client."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, rest: int = 0) -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
+        self.rest = rest  # not 0: the client may go on to send bytes, which nobody reads
 
 
 class HttpServer:
@@ -101,6 +110,7 @@ class HttpServer:
         self._door = door or OpenDoor()
         self._listening: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handshakes = Handshakes()
 
     async def start(self, host: str, port: int) -> int:
         """Opens the port (0: a free one) and returns it. Raises OSError."""
@@ -134,7 +144,7 @@ class HttpServer:
         with listening:
             while True:
                 try:
-                    accepted, _ = await loop.sock_accept(listening)
+                    accepted, address = await loop.sock_accept(listening)
                 except OSError as error:
                     if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                         await asyncio.sleep(_PAUSE_SECONDS)
@@ -142,68 +152,61 @@ class HttpServer:
                 if len(self._tasks) >= CONNECTIONS_MAX:
                     accepted.close()
                     continue
-                task = loop.create_task(self._serve(accepted), name="HTTP request")
+                task = loop.create_task(self._serve(accepted, address[0]), name="HTTP request")
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, accepted: socket.socket) -> None:
-        try:
-            reader, writer = await self._connected(accepted)
-        except OSError:  # among them ssl.SSLError, and the end of the time for a handshake
-            accepted.close()
-            return
-        try:
-            async with asyncio.timeout(REQUEST_SECONDS_MAX):
-                await self._answer(reader, writer)
-        except (TimeoutError, ConnectionError, ssl.SSLError):
-            writer.transport.abort()  # the peer is too slow or gone, so it gets no answer
-        finally:
-            writer.close()
-
-    async def _connected(self, accepted: socket.socket) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        loop = asyncio.get_running_loop()
+    async def _serve(self, accepted: socket.socket, client_host: str) -> None:
         context = self._door.context()
-        reader = asyncio.StreamReader(HEAD_BYTES_MAX, loop=loop)
-        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
-        transport, _ = await loop.connect_accepted_socket(
-            lambda: protocol,
-            accepted,
-            ssl=context,
-            ssl_handshake_timeout=None if context is None else HANDSHAKE_SECONDS_MAX,
-        )
-        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+        accepted.setblocking(False)
+        accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        channel = PlainChannel(accepted) if context is None else TlsChannel(accepted, self._handshakes)
+        try:
+            certificate = None
+            if isinstance(channel, TlsChannel):
+                async with asyncio.timeout(HANDSHAKE_SECONDS_MAX):
+                    certificate = await _secured(channel, context)
+            async with asyncio.timeout(REQUEST_SECONDS_MAX):
+                await self._answer(HttpStream(channel), client_host, certificate)
+        except OSError:  # among them TimeoutError and ssl.SSLError: the peer is too slow or gone, and gets no answer
+            pass
+        finally:
+            channel.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        method = "GET"
+    async def _answer(self, stream: HttpStream, client_host: str, certificate: bytes | None) -> None:
+        method, rest = "GET", 0
         try:
             async with asyncio.timeout(HEAD_SECONDS_MAX):
-                request = await _read(reader, writer)
-            if request is None:
+                head = await stream.read_head(HEAD_BYTES_MAX)
+            if head is None:
                 return
+            request, rest = _parsed(head, client_host, certificate)
             method = request.method
-            response = await self._door.refusal(request) or await self._find(request)(request)
+            response = await self._door.refusal(request)
+            if response is None:
+                handler = self._find(request)
+                async with asyncio.timeout(HEAD_SECONDS_MAX):
+                    body = await stream.read_exactly(rest)
+                if body is None:
+                    return
+                rest = 0
+                response = await handler(replace(request, body=body))
+        except HeadTooLong:
+            rest = 1
+            response = Response(431, f"the request's head exceeds {HEAD_BYTES_MAX} bytes\n".encode())
         except _Refused as refused:
+            rest = rest or refused.rest
             response = Response(refused.status, f"{refused.reason}\n".encode())
         except (asyncio.CancelledError, TimeoutError, ConnectionError, ssl.SSLError):
             raise
         except Exception:
             logger.exception("an HTTP request failed")
             response = Response(500, b"the process's log says more\n")
-        body = response.body
-        head = f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
-        head += f"Content-Type: {response.content_type}\r\n"
-        head += "".join(f"{name}: {value}\r\n" for name, value in response.headers.items())
-        if isinstance(body, bytes):
-            head += f"Content-Length: {len(body)}\r\n"
-        writer.write(f"{head}Connection: close\r\n\r\n".encode())
-        if method != "HEAD":
-            if isinstance(body, bytes):
-                writer.write(body)
-            else:
-                async for piece in body:
-                    writer.write(piece)
-                    await writer.drain()
-        await writer.drain()
+        await _write(stream, response, with_body=method != "HEAD")
+        if rest:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LINGER_SECONDS):
+                    await stream.discard()
 
     def _find(self, request: Request) -> Handler:
         method = "GET" if request.method == "HEAD" else request.method
@@ -260,15 +263,23 @@ def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
     return listening
 
 
-async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
-    """The request, or None if the peer closed the connection without one. Raises _Refused."""
-    try:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-    except asyncio.LimitOverrunError:
-        raise _Refused(431, f"the request's head exceeds {HEAD_BYTES_MAX} bytes") from None
-    except asyncio.IncompleteReadError:
-        return None
-    first, *rest = head[:-4].split("\r\n")
+async def _secured(channel: TlsChannel, context: ssl.SSLContext | None) -> bytes | None:
+    """Waits for the end of the handshake, and returns the client's certificate. Raises ConnectionError."""
+    assert context is not None
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def failed(reason: str) -> None:
+        if not ended.done():
+            ended.set_exception(ConnectionError(reason))
+
+    channel.handshake(lambda: context, lambda _: None if ended.done() else ended.set_result(None), failed)
+    await ended
+    return channel.peer_certificate
+
+
+def _parsed(head: bytes, client_host: str, certificate: bytes | None) -> tuple[Request, int]:
+    """(the request without its body, the body's size). Raises _Refused."""
+    first, *rest = head[:-4].decode("latin-1").split("\r\n")
     try:
         method, target, version = first.split(" ")
         parts = urlsplit(target)
@@ -279,18 +290,26 @@ async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> R
     if not version.startswith("HTTP/1.") or length < 0:
         raise _Refused(400, "this isn't an HTTP/1 request")
     if "transfer-encoding" in headers:
-        raise _Refused(411, "a body needs a Content-Length")
+        raise _Refused(411, "a body needs a Content-Length", rest=1)
     if length > BODY_BYTES_MAX:
-        raise _Refused(413, f"the body exceeds {BODY_BYTES_MAX} bytes")
-    body = await reader.readexactly(length) if length else b""
-    peer = writer.get_extra_info("peername")
-    encrypted = writer.get_extra_info("ssl_object")
-    return Request(
-        method,
-        unquote(parts.path),
-        dict(parse_qsl(parts.query)),
-        headers,
-        body,
-        peer[0] if peer else "",
-        None if encrypted is None else encrypted.getpeercert(binary_form=True),
-    )
+        raise _Refused(413, f"the body exceeds {BODY_BYTES_MAX} bytes", rest=length)
+    query = dict(parse_qsl(parts.query))
+    return Request(method, unquote(parts.path), query, headers, b"", client_host, certificate), length
+
+
+async def _write(stream: HttpStream, response: Response, *, with_body: bool) -> None:
+    body = response.body
+    head = f"HTTP/1.1 {response.status} {HTTPStatus(response.status).phrase}\r\n"
+    head += f"Content-Type: {response.content_type}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in response.headers.items())
+    if isinstance(body, bytes):
+        head += f"Content-Length: {len(body)}\r\n"
+    await stream.write(f"{head}Connection: close\r\n\r\n".encode())
+    if with_body:
+        if isinstance(body, bytes):
+            await stream.write(body)
+        else:
+            async for piece in body:
+                await stream.write(piece)
+                await asyncio.sleep(0)
+    await stream.flush()
