@@ -43,6 +43,9 @@ from ottla.settings.listeners import ENCRYPTED, PAGES, WITH_LOGIN
 logger = logging.getLogger(__name__)
 
 OPEN = frozenset({"/healthz", "/readyz"})
+LOGINS_MAX = 16
+"""Logins under way, refused ones until their answer included. They must leave the probes of Kubernetes some of the
+connections of `ottla.net.http`."""
 _LOGINS_AT_ONCE = 2  # each takes a thread for some ms of computations
 _LOGIN_WANTED = {"WWW-Authenticate": 'Basic realm="ottla", charset="UTF-8"'}
 
@@ -82,6 +85,7 @@ class PageAccess:
         self._authorizer = authorizer
         self._image = image
         self._known: tuple[BrokerConfig, Mapping[str, Mechanism]] | None = None
+        self._logging_in = 0
         self._turns = asyncio.Semaphore(_LOGINS_AT_ONCE)
 
     @property
@@ -136,14 +140,20 @@ class PageAccess:
         given = _credentials(request)
         if given is None:
             raise _Refused(401, "authentication is required")
-        user, refused = await self._logged_in(config, *given)
-        if user is not None:
-            self.counters.succeeded += 1
-            return f"User:{user}"
-        self.counters.failed += 1
-        logger.info("the login of a page's reader at %s is refused: %s", request.client_host, refused)
-        await asyncio.sleep(config.get_int("connection.failed.authentication.delay.ms") / 1000)
-        raise _Refused(401, "authentication failed")
+        if self._logging_in >= LOGINS_MAX:
+            raise _Refused(503, "too many logins are under way")
+        self._logging_in += 1
+        try:
+            user, refused = await self._logged_in(config, *given)
+            if user is not None:
+                self.counters.succeeded += 1
+                return f"User:{user}"
+            self.counters.failed += 1
+            logger.info("the login of a page's reader at %s is refused: %s", request.client_host, refused)
+            await asyncio.sleep(config.get_int("connection.failed.authentication.delay.ms") / 1000)
+            raise _Refused(401, "authentication failed")
+        finally:
+            self._logging_in -= 1
 
     async def _logged_in(self, config: BrokerConfig, user: str, password: str) -> tuple[str | None, str]:
         """(the user who is logged in by some mechanism, or None; why the mechanisms refused)."""

@@ -16,9 +16,9 @@ import pytest
 
 from ottla.broker.authorizer import AUDIT_LOGGER, authorizer_of
 from ottla.broker.login.mechanisms import Mechanisms
-from ottla.broker.page_access import PageAccess
+from ottla.broker.page_access import LOGINS_MAX, PageAccess
 from ottla.metadata.image import Changed, Image
-from ottla.net.http import HttpServer, Request, Response
+from ottla.net.http import CONNECTIONS_MAX, HttpServer, Request, Response
 from ottla.protocol.sasl import SCRAM_SHA_256
 from ottla.security.listener_logins import check_logins, page_logins
 from ottla.security.tls_listeners import TlsListeners
@@ -162,6 +162,18 @@ def test_an_unknown_user_is_told_the_same_as_one_with_a_wrong_password(
         play(LOGIN, act)
     assert "the login of a page's reader at 127.0.0.1 is refused: PLAIN: " in caplog.text
     assert "secret" not in caplog.text
+
+
+def test_refused_logins_leave_room_for_the_probes() -> None:
+    async def act(scene: Scene) -> None:
+        waiting = [asyncio.create_task(scene.get("/metrics", login="alice:wrong-secret")) for _ in range(CONNECTIONS_MAX - 4)]
+        await asyncio.sleep(0.3)
+        assert (await asyncio.wait_for(scene.get("/healthz"), 1))[0] == 200
+        statuses = [status for status, _ in await asyncio.gather(*waiting)]
+        assert (statuses.count(401), statuses.count(503)) == (LOGINS_MAX, len(waiting) - LOGINS_MAX)
+        assert await scene.statuses(login="alice:alice-secret") == [200, 200, 200, 200]
+
+    play(f"{LOGIN}connection.failed.authentication.delay.ms=1500\n", act)
 
 
 @pytest.mark.parametrize("authorization", ["Basic", "Basic !!", "Basic YWxpY2U=", "Bearer abc", "Basic gIE6gA==", "x"])
