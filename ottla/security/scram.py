@@ -77,7 +77,7 @@ def salted_password(mechanism: str, password: str, salt: bytes, iterations: int)
 
 
 _kept_salted_password = lru_cache(maxsize=16)(salted_password)
-"""The last results of logins are kept, because a broker logs in at other brokers again and again, and each PBKDF2 would
+"""The last results of this process's own logins are kept, because a broker logs in at other brokers again and again, and each PBKDF2 would
 hold its event loop for milliseconds."""
 
 
@@ -182,14 +182,18 @@ class ScramServer:
 
 
 class ScramClient:
-    """The client's side of one login. `nonce` is random printable text without commas, new for each login."""
+    """The client's side of one login. `nonce` is random printable text without commas, new for each login. `kept` says
+    whether the salted password is kept for the next login; one that somebody else sent mustn't be."""
 
-    def __init__(self, mechanism: str, user: str, password: str, nonce: str, *, by_token: bool = False) -> None:
+    def __init__(
+        self, mechanism: str, user: str, password: str, nonce: str, *, by_token: bool = False, kept: bool = True
+    ) -> None:
         self.mechanism = mechanism
         self._user = user
         self._password = password
         self._nonce = nonce
         self._by_token = by_token
+        self._salted_password = _kept_salted_password if kept else salted_password
         self._expected: bytes | None = None  # the server's signature
         self._bare = ""
 
@@ -220,7 +224,7 @@ class ScramClient:
             raise LoginRefused(f"the server's nonce doesn't continue the client's ({self.mechanism})")
         if not ITERATIONS_MIN <= iterations <= 100 * ITERATIONS_MAX:
             raise LoginRefused(f"the server wants {iterations} iterations of {self.mechanism}")
-        salted = _kept_salted_password(self.mechanism, self._password, _decoded(match["salt"]), iterations)
+        salted = self._salted_password(self.mechanism, self._password, _decoded(match["salt"]), iterations)
         client_key = _mac(self.mechanism, salted, b"Client Key")
         stored_key = hashlib.new(HASHES[self.mechanism], client_key).digest()
         without = f"c=biws,r={match['nonce']}"

@@ -197,4 +197,4 @@ def _credentials(request: Request) -> tuple[str, str] | None:
 def _client(mechanism: str, user: str, password: str) -> ClientExchange:
     if mechanism == PLAIN:
         return PlainClient(user, password)
-    return ScramClient(mechanism, user, password, secrets.token_hex())
+    return ScramClient(mechanism, user, password, secrets.token_hex(), kept=False)

@@ -20,6 +20,7 @@ from ottla.broker.page_access import LOGINS_MAX, PageAccess
 from ottla.metadata.image import Changed, Image
 from ottla.net.http import CONNECTIONS_MAX, HttpServer, Request, Response
 from ottla.protocol.sasl import SCRAM_SHA_256
+from ottla.security import scram
 from ottla.security.listener_logins import check_logins, page_logins
 from ottla.security.tls_listeners import TlsListeners
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
@@ -138,6 +139,16 @@ def test_readers_log_in_by_the_mechanisms_of_the_listener(caplog: pytest.LogCapt
 
     play(LOGIN, act)
     assert "secret" not in caplog.text
+
+
+def test_passwords_of_readers_arent_kept() -> None:
+    async def act(scene: Scene) -> None:
+        before = scram._kept_salted_password.cache_info()
+        assert await scene.statuses(login="carol:wrong-secret") == [401, 200, 200, 401]
+        assert await scene.statuses(login="carol:carol-secret") == [200, 200, 200, 200]
+        assert scram._kept_salted_password.cache_info() == before
+
+    play(LOGIN, act)
 
 
 def test_nobody_is_known_before_the_metadata_is_read() -> None:
