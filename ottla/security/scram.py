@@ -77,8 +77,8 @@ def salted_password(mechanism: str, password: str, salt: bytes, iterations: int)
 
 
 _kept_salted_password = lru_cache(maxsize=16)(salted_password)
-"""The last results of this process's own logins are kept, because a broker logs in at other brokers again and again, and each PBKDF2 would
-hold its event loop for milliseconds."""
+"""The last results of this process's own logins are kept, because a broker logs in at other brokers again and again,
+and each PBKDF2 would hold its event loop for milliseconds."""
 
 
 def credential_of(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:

@@ -177,7 +177,9 @@ def test_an_unknown_user_is_told_the_same_as_one_with_a_wrong_password(
 
 def test_refused_logins_leave_room_for_the_probes() -> None:
     async def act(scene: Scene) -> None:
-        waiting = [asyncio.create_task(scene.get("/metrics", login="alice:wrong-secret")) for _ in range(CONNECTIONS_MAX - 4)]
+        waiting = [
+            asyncio.create_task(scene.get("/metrics", login="alice:wrong-secret")) for _ in range(CONNECTIONS_MAX - 4)
+        ]
         await asyncio.sleep(0.3)
         assert (await asyncio.wait_for(scene.get("/healthz"), 1))[0] == 200
         statuses = [status for status, _ in await asyncio.gather(*waiting)]
