@@ -7,7 +7,8 @@ Java's clients and tools read such a file, and so does `ottla … --command-conf
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from ottla.cli.errors import CommandError
@@ -29,15 +30,41 @@ def properties_text(properties: Mapping[str, str]) -> str:
 def write_private(path: Path, text: str, *, replace: bool = False) -> None:
     """Writes a file that only its owner may read. An older one is kept, unless it is to be replaced. Raises
     CommandError."""
-    try:
-        if replace:
+    if replace:
+        try:
             path.unlink(missing_ok=True)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
+        except OSError as error:
+            raise CommandError(f"can't write {path}: {error.strerror}") from error
+    with private_file(path) as write:
+        write(text)
+
+
+@contextmanager
+def private_file(path: Path) -> Iterator[Callable[[str], None]]:
+    """Makes a new file that only its owner may read, and yields a function that writes its text.
+
+    If the block fails, the file is removed. Raises CommandError: before the block if there is such a file already or
+    none can be made."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise CommandError(f"{path} exists already", "Name another file, or remove this one.") from None
     except OSError as error:
         raise CommandError(f"can't write {path}: {error.strerror}") from error
+
+    def write(text: str) -> None:
+        try:
+            file.write(text)
+            file.flush()
+        except OSError as error:
+            raise CommandError(f"can't write {path}: {error.strerror}") from error
+
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            yield write
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _quoted(text: str) -> str:

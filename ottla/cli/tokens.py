@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,6 +29,7 @@ app = App(no_args_is_help=True, help="Delegation tokens, by which others log in 
 
 CREATE, RENEW, EXPIRE, DESCRIBE = (38, 1, 3), (39, 1, 2), (40, 1, 2), (41, 1, 3)  # key, lowest and newest version
 WITH_OWNERS = (38, 3, 3)  # CreateDelegationToken for somebody else (KIP-373)
+OWN_KEY = ("ssl.keystore.", "ssl.key.")  # the private key and certificate of the user who makes a token
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _USUAL, _AT_ONCE = -1, -1  # ms: the brokers' own period for a life or a renewal; the end of a token
 
@@ -84,30 +86,29 @@ def create(
     ] = None,
 ) -> None:
     """Make a delegation token. Whoever has its id and HMAC logs in by SCRAM as its owner."""
-    from ottla.cli.client_file import write_private
-
     message: dict[str, Any] = {
         "renewers": [_principal(each) for each in renewer or []],
         "max_lifetime": _USUAL if life is None else _duration(life),
     }
     if owner is not None:
         message |= {f"owner_{field}": value for field, value in _principal(owner).items()}
-    answer = cluster.ask(CREATE if owner is None else WITH_OWNERS, message)
-    _check(answer, "the token")
-    hmac = base64.b64encode(answer.hmac).decode()
-    row = {
-        "id": answer.token_id,
-        "owner": f"{answer.principal_type}:{answer.principal_name}",
-        "expires": _moment(answer.expiry_timestamp),
-        "ends": _moment(answer.max_timestamp),
-    }
+    ask = partial(_created, cluster, CREATE if owner is None else WITH_OWNERS, message)
     if client_file is None:
+        row, hmac = ask()
         labels = {"id": "Token", "owner": "Owner", "expires": "Expires", "ends": "Ends at the latest", "hmac": "HMAC"}
         output.record(row | {"hmac": hmac}, labels)
         return
-    write_private(client_file, _client_properties(cluster, answer.token_id, hmac))
+    from ottla.cli.client_file import private_file
+
+    # What may fail comes before the request, because a token whose HMAC is lost still counts as one of its owner's.
+    given, own = _own_properties(cluster)
+    with private_file(client_file) as write:
+        row, hmac = ask()
+        write(_client_properties(given, row["id"], hmac))
+    if own:
+        output.note(f"{client_file} has no {', '.join(own)}: the key is yours, not that of whoever gets the token.")
     output.done(
-        f"Token {answer.token_id} of {row['owner']} expires at {row['expires']}. {client_file} logs in by it.",
+        f"Token {row['id']} of {row['owner']} expires at {row['expires']}. {client_file} logs in by it.",
         row | {"client_file": str(client_file)},
     )
 
@@ -211,14 +212,35 @@ def _requester(token: Any) -> str | None:
     return f"{kind}:{token.token_requester_principal_name}" if kind else None
 
 
-def _client_properties(cluster: Cluster, token_id: str, hmac: str) -> str:
-    """The text of a client's file that connects as this command does, and logs in by the token."""
-    from ottla.cli.client_file import properties_text, scram_login
+def _created(cluster: Cluster, api: tuple[int, int, int], message: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    """(the new token as a row, its HMAC)."""
+    answer = cluster.ask(api, message)
+    _check(answer, "the token")
+    row = {
+        "id": answer.token_id,
+        "owner": f"{answer.principal_type}:{answer.principal_name}",
+        "expires": _moment(answer.expiry_timestamp),
+        "ends": _moment(answer.max_timestamp),
+    }
+    return row, base64.b64encode(answer.hmac).decode()
+
+
+def _own_properties(cluster: Cluster) -> tuple[dict[str, str], list[str]]:
+    """(the properties by which this command connects, the names of those of its user's own certificate, which aren't
+    among them)."""
     from ottla.settings.properties import parse_properties
 
     if cluster.command_config is None:
         raise CommandError("without --command-config there is no login, and so no token")
     given = parse_properties(cluster.command_config.read_text(encoding="utf-8"))
+    own = sorted(name for name in given if name.startswith(OWN_KEY))
+    return {name: value for name, value in given.items() if name not in own}, own
+
+
+def _client_properties(given: dict[str, str], token_id: str, hmac: str) -> str:
+    """The text of a client's file that connects by the given properties, and logs in by the token."""
+    from ottla.cli.client_file import properties_text, scram_login
+
     kept = {name: value for name, value in given.items() if name.startswith(("security.", "ssl."))}
     mechanism = given.get("sasl.mechanism", "")
     return properties_text(

@@ -40,6 +40,7 @@ class Secured:
         path.write_text(
             "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\n"
             f'sasl.jaas.config={MODULE} required username="{name}" password="{name}-pw";\n'
+            "ssl.keystore.location=own.jks\nssl.key.password=hush\n"
         )
         return ("-b", self.bootstrap, "--command-config", str(path))
 
@@ -63,8 +64,18 @@ def test_a_token_logs_in_until_it_is_ended(ottla: Ottla, secured: Secured, tmp_p
     assert "hmac" not in made.json
     by_token = ("-b", secured.bootstrap, "--command-config", str(file))
     assert ottla("topics", "list", *by_token).code == 0
+    assert "ssl.keystore" not in file.read_text()
+    told = ottla("tokens", "create", "--client-file", str(tmp_path / "told"), *alice)
+    assert "told has no ssl.key.password, ssl.keystore.location: the key is yours" in told.stderr
+    count = len(ottla("tokens", "list", "--json", *alice).json)
     again = ottla("tokens", "create", "--client-file", str(file), *alice)
     assert (again.code, f"{file} exists already" in again.stderr) == (1, True)
+    nowhere = ottla("tokens", "create", "--client-file", str(tmp_path / "no" / "file"), *alice)
+    assert (nowhere.code, "can't write" in nowhere.stderr) == (1, True)
+    assert len(ottla("tokens", "list", "--json", *alice).json) == count, "no token without a file"
+    left = tmp_path / "left"
+    refused = ottla("tokens", "create", "--owner", "User:x", "--life", "1s", "--client-file", str(left), *by_token)
+    assert (refused.code, left.exists()) == (1, False)
 
     rows = {row["id"]: row for row in ottla("tokens", "list", "--owner", "User:alice", "--json", *bob).json}
     assert (rows[token]["owner"], rows[token]["renewers"]) == ("User:alice", ["User:bob"])
@@ -100,14 +111,17 @@ def test_a_hmac_is_shown_where_nothing_keeps_it(ottla: Ottla, secured: Secured) 
     [
         (["create", "--owner", "bob"], "'bob' has no type. Write the type before a colon: User:bob."),
         (["create", "--life", "soon"], "'soon' is not a duration. Write 90s, 15m, 12h or 7d."),
-        (["renew", "x", "--for", "-5m"], "'-5m' is not a duration"),
-        (["expire", "x", "--in", "0s"], "'0s' is not a duration"),
+        (["renew", "TOKEN", "--for", "-5m"], "'-5m' is not a duration"),
+        (["expire", "TOKEN", "--in", "0s"], "'0s' is not a duration"),
     ],
 )
 def test_mistakes(ottla: Ottla, secured: Secured, arguments: list[str], sentence: str) -> None:
-    found = ottla("tokens", *arguments, *secured.as_user("alice"))
-    assert found.code in (2, 4)
-    assert sentence in found.stderr or "there is no token 'x'" in found.stderr
+    alice = secured.as_user("alice")
+    if "TOKEN" in arguments:
+        token = ottla("tokens", "create", "--json", *alice).json["id"]
+        arguments = [token if each == "TOKEN" else each for each in arguments]
+    found = ottla("tokens", *arguments, *alice)
+    assert (found.code, sentence in found.stderr) == (2, True)
 
 
 def test_without_a_login_there_are_no_tokens(ottla: Ottla, secured: Secured) -> None:
