@@ -37,6 +37,7 @@ CONNECTION_CREATION_RATE = "connection_creation_rate"
 RESOLVE_AGAIN_SECONDS = 60.0
 WRITE_TXN_MARKERS = 27
 _CHARGED_MAX = 10_000  # clients of which it is remembered whether they are charged
+_CLIENT_ID_KEPT_MAX = 256  # characters; a client may send up to 32,767, which 10,000 clients would keep in memory
 _EXEMPT = frozenset({WRITE_TXN_MARKERS, AWAIT_REVISION})  # only brokers send them
 
 
@@ -90,10 +91,11 @@ class Throttling:
         client = connection.principal, client_id
         charged = self._charged.get(client)
         if charged is None:
-            if len(self._charged) >= _CHARGED_MAX:
-                self._charged.clear()
-            user = client[0].partition(":")[2]
-            charged = self._charged[client] = self.quotas.concern(user, client_id or "")
+            charged = self.quotas.concern(client[0].partition(":")[2], client_id or "")
+            if client_id is None or len(client_id) <= _CLIENT_ID_KEPT_MAX:
+                if len(self._charged) >= _CHARGED_MAX:
+                    self._charged.clear()
+                self._charged[client] = charged
         return charged or connection.listener.name == self._inter_broker
 
     def charge(self, connection: Connection, api_key: int, client_id: str | None, size_bytes: int) -> Charge:

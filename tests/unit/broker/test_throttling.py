@@ -116,6 +116,18 @@ def test_the_identity_is_that_of_the_connection_at_the_request() -> None:
     assert world.measured("producer_byte_rate") == [Client("alice", "")]
 
 
+def test_client_ids_of_great_length_arent_kept() -> None:
+    world, client = World(), Connected()
+    client.listener = SimpleNamespace(name="CLIENTS")
+    world.set((("user", "bob"),), producer_byte_rate=1)
+    connection: Any = client
+    assert not world.throttling.charges(connection, "c" * 256)
+    assert not world.throttling.charges(connection, "c" * 257)
+    assert list(world.throttling._charged) == [("User:alice", "c" * 256)]
+    world.set((("client-id", "d" * 257),), producer_byte_rate=1)
+    assert world.throttling.charges(connection, "d" * 257)
+
+
 def test_a_produce_request_is_charged_once_and_its_late_answer_states_the_rest() -> None:
     world, client = World(), Connected()
     world.set(ALICE, producer_byte_rate=100_000)
