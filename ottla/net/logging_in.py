@@ -69,8 +69,7 @@ def logged_in(connect: Connect, begin: Begin) -> Connect:
         stream = await connect(host, port)
         logged = _LoggedInStream(stream, begin, f"{host}:{port}")
         try:
-            async with asyncio.timeout(LOGIN_SECONDS_MAX):
-                await logged.log_in()
+            await logged.log_in()
         except BaseException:  # also a cancelled attempt
             stream.close()
             raise
@@ -98,7 +97,11 @@ class _LoggedInStream:
         await self._stream.write(data)
 
     async def log_in(self) -> None:
-        """Logs in, if a login is needed. Raises LoginFailed, OSError."""
+        """Logs in, if a login is needed. Raises LoginFailed, OSError, and TimeoutError if it doesn't end in time."""
+        async with asyncio.timeout(LOGIN_SECONDS_MAX):
+            await self._log_in()
+
+    async def _log_in(self) -> None:
         self._renewed_at = None
         try:
             exchange = await self._begin()

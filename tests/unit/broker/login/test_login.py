@@ -26,6 +26,7 @@ from ottla.broker.login.logins import Logins
 from ottla.broker.login.mechanisms import Mechanisms
 from ottla.broker.login.own import connect_to_brokers
 from ottla.metadata.model.users import ScramKeys
+from ottla.net import logging_in
 from ottla.net.connection import Connection
 from ottla.net.logging_in import Begin, LoginFailed, logged_in
 from ottla.net.server import Limits, Server
@@ -534,6 +535,29 @@ def test_a_broker_logs_in_at_another_broker_and_again_before_its_session_ends(lo
             assert answer.endswith(b"served 3")
         stream.close()
         assert (counters.succeeded, counters.succeeded_again) == (1, 1)
+
+    play(act, "connections.max.reauth.ms=1300\n")
+
+
+def test_a_login_that_is_renewed_has_a_deadline_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = begun(ClientLogin(PLAIN, "alice", "alice-secret"))
+    hangs = False
+
+    async def begin_or_hang() -> ClientExchange | None:
+        return await (asyncio.get_running_loop().create_future() if hangs else begin())
+
+    async def act(scene: Scene) -> None:
+        nonlocal hangs
+        opened = scene.server.listeners["CLIENTS"]
+        stream = await logged_in(connect_tcp, begin_or_hang)(opened.host, opened.port)
+        hangs = True
+        monkeypatch.setattr(logging_in, "LOGIN_SECONDS_MAX", 0.05)
+        await asyncio.sleep(1.2)
+        writing = asyncio.ensure_future(stream.write(request_frame(METADATA, 0, 7, "c", b"")))
+        await asyncio.wait([writing], timeout=3)
+        assert writing.done(), "the login doesn't end"
+        assert isinstance(writing.exception(), TimeoutError)
+        stream.close()
 
     play(act, "connections.max.reauth.ms=1300\n")
 
