@@ -7,7 +7,6 @@ files.
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable
 from functools import partial
@@ -32,7 +31,6 @@ from ottla.cli.dev_brokers import (
     wakeups,
 )
 from ottla.cli.dev_growth import Growth
-from ottla.cli.dev_security import ADMIN, DevSecurity, prepare
 from ottla.cli.dev_watch import DevWatch
 from ottla.cli.errors import UsageError
 from ottla.cli.options import BOOTSTRAP_DEFAULT, output_command
@@ -41,6 +39,7 @@ from ottla.cli.processes import PidFile
 
 if TYPE_CHECKING:
     from ottla.cli.connection import Cluster
+    from ottla.cli.dev_security import DevSecurity
 
 _DEV_PID_FILE = "ottla-dev.pid"
 _BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 15.0)
@@ -127,7 +126,7 @@ def dev(
         output.note(
             f"The data was written by {known} brokers: partitions whose replicas in sync are all away get no leader."
         )
-    security = prepare(directory, _hosts(listen, told), metadata_store(directory)) if secure else None
+    security = _secured(directory, listen, told) if secure else None
     cluster = [
         planned(number, chosen, directory, listen, told, count, settings or [], security)
         for number, chosen in enumerate(free_ports(listen, port, count))
@@ -178,9 +177,12 @@ def default_directory() -> Path:
     return user_data_path("ottla") / "dev"
 
 
-def _hosts(listen: str, told: str) -> list[str]:
-    """The hosts under which brokers are reached, besides those of the loopback interface."""
-    return [host for host in (listen, told) if host not in ("0.0.0.0", "::", "")]
+def _secured(directory: Path, listen: str, told: str) -> DevSecurity:
+    from ottla.cli.dev_security import prepare
+
+    # Under these hosts brokers are reached, besides those of the loopback interface.
+    hosts = [host for host in (listen, told) if host not in ("0.0.0.0", "::", "")]
+    return prepare(directory, hosts, metadata_store(directory))
 
 
 def _connected(bootstrap: str, security: DevSecurity | None, timeout_s: float) -> Cluster:
@@ -224,6 +226,10 @@ def _announce(
     if bootstrap != BOOTSTRAP_DEFAULT:
         print(f"              export OTTLA_BOOTSTRAP={bootstrap}")
     if security is not None:
+        import shlex
+
+        from ottla.cli.dev_security import ADMIN
+
         print(f"  Log in as   {ADMIN}, a super user, with these files, which only you can read:")
         print(f"              export OTTLA_COMMAND_CONFIG={shlex.quote(str(security.client_file))}")
         print(f"  kcat        kcat -F {shlex.quote(str(security.librdkafka_file))} -b {bootstrap} -L")

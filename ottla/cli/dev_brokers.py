@@ -19,15 +19,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from ottla.cli.broker import parse_ready
 from ottla.cli.client_file import properties_text, write_private
 from ottla.cli.dev_growth import default_factor
-from ottla.cli.dev_security import PROTOCOL, DevSecurity
 from ottla.cli.errors import CommandError, UsageError
 from ottla.cli.output import Output
 from ottla.cli.processes import PidFile, server_command, tail
+
+if TYPE_CHECKING:
+    from ottla.cli.dev_security import DevSecurity
 
 METADATA_FILE = "metadata.sqlite"
 _READY_TIMEOUT_S = 300.0
@@ -198,7 +200,11 @@ def planned(
     file = directory / f"broker-{number}.properties"
     secured = {} if security is None else security.broker_settings
     write_private(file, properties_text({**defaults, **secured}), replace=True)
-    protocol = "PLAINTEXT" if security is None else PROTOCOL
+    protocol = "PLAINTEXT"
+    if security is not None:
+        from ottla.cli.dev_security import PROTOCOL
+
+        protocol = PROTOCOL
     fixed = {
         "node.id": str(number),
         "listeners": f"{protocol}://{bracketed(listen)}:{port}",
