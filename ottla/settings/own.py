@@ -114,8 +114,9 @@ SETTINGS = (
         bounds=Range(1),
     ),
     Setting(
-        "ottla.delegation.tokens.per.owner.max", Kind.INT, "1000", Importance.LOW,
-        "Most delegation tokens of one owner. Another one is refused with POLICY_VIOLATION.", bounds=Range(1),
+        "ottla.delegation.tokens.per.owner.max", Kind.INT, "10000", Importance.LOW,
+        "Most delegation tokens of one owner. Another one is refused with POLICY_VIOLATION. Apache Kafka has no such "
+        "bound.", bounds=Range(1),
     ),
     Setting(
         "ottla.validate.records", Kind.BOOLEAN, "true", Importance.MEDIUM,

@@ -18,6 +18,7 @@ API = Api(
     versions=(1, 3),
     needs=(Right(AclOperation.CREATE_TOKENS, ResourceType.USER),),
     changes_metadata=True,
+    gaps=("an owner has at most `ottla.delegation.tokens.per.owner.max` tokens: POLICY_VIOLATION",),
 )
 
 
