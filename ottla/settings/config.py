@@ -144,8 +144,8 @@ class BrokerConfig(TypedValues):
 
         Dynamic settings were checked when they were written, perhaps by another version of Ottla. If this version can't
         use an entry, it leaves the entry out with a warning, so that an entry in the metadata never stops a broker. If
-        entries contradict one another or the static settings, so many are left out that the others don't; entries about
-        security are the last to be left out, because without them an older password might count again.
+        entries contradict one another or the static settings, those that contradict the entries before them are left
+        out, too. Entries about security come first, because without them an older password might count again.
         """
         warnings: list[str] = []
         usable_broker = _usable(broker, True, warnings)
@@ -165,8 +165,12 @@ class BrokerConfig(TypedValues):
     def _consistent(
         self, broker: Mapping[str, str], default: Mapping[str, str], warnings: list[str]
     ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """(entries of `broker`, entries of `default`) that contradict neither one another nor the static settings, as
-        many as possible; entries about security come first. Adds a warning for each of the others."""
+        """(entries of `broker`, entries of `default`) that contradict neither one another nor the static settings.
+
+        Entries are added one by one to the static settings, those about security first, as often as another one fits.
+        So of two entries of which neither fits without the other, both are left out. Adds a warning for each entry that
+        is left out.
+        """
         kept: tuple[dict[str, str], dict[str, str]] = {}, {}
         waiting = [(name, 0) for name in broker] + [(name, 1) for name in default]
         waiting.sort(key=lambda entry: (not _SECURITY.search(entry[0]), *entry))
