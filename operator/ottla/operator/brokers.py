@@ -1,19 +1,16 @@
 """Reads the brokers' HTTP pages, on which each broker reports the risks of its restart, and the replicas that aren't in
 sync.
 
-A broker that doesn't answer has no report, and the decisions in `plan/roll.py` wait for it. `Entrance` says how the
-operator connects to the pages of one cluster.
+A broker that doesn't answer has no report, and the decisions in `plan/roll.py` wait for it. The pages of the
+operator's clusters are plain.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import logging
-import ssl
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -29,32 +26,6 @@ AT_ONCE = 20
 DECIDES = "it decides"  # only the active controller's page /readyz begins with this text
 
 
-@dataclass(frozen=True, slots=True)
-class Entrance:
-    """How the pages of one cluster's brokers and controllers let the operator in.
-
-    With `tls`, the pages are encrypted; the context has the operator's own certificate, if the pages ask for one.
-    `server_name` is the name that the certificates have to have, because the operator connects to addresses of pods;
-    None means the address. A user's name and password are for pages with a login.
-    """
-
-    tls: ssl.SSLContext | None = None
-    server_name: str | None = None
-    user: str = ""
-    password: str = field(default="", repr=False)
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers of a request by which the user logs in."""
-        if not self.user:
-            return {}
-        return {"Authorization": "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()}
-
-
-OPEN = Entrance()
-"""Pages that aren't encrypted, and that everybody may read."""
-
-
 class BrokerPages:
     """A client of the HTTP pages of any cluster's brokers."""
 
@@ -67,65 +38,55 @@ class BrokerPages:
         if self._session is not None:
             await self._session.close()
 
-    async def reports(self, addresses: Mapping[int, str], entrance: Entrance = OPEN) -> dict[int, Report]:
+    async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         """The reports of the brokers that answer, by broker id. `addresses`: the broker's id → its pod's address."""
-        answers = await asyncio.gather(*(self._report(address, entrance) for address in addresses.values()))
+        answers = await asyncio.gather(*(self._report(address) for address in addresses.values()))
         return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
 
-    async def together(
-        self, addresses: Mapping[int, str], away: Collection[int], entrance: Entrance = OPEN
-    ) -> dict[int, Report]:
+    async def together(self, addresses: Mapping[int, str], away: Collection[int]) -> dict[int, Report]:
         """Asks each of these brokers for the risks of its stop while the brokers `away` are stopped, too. An older
         broker, which reports only on its own stop, counts as one that doesn't answer."""
-        answers = await asyncio.gather(
-            *(self._together(address, {*away, each}, entrance) for each, address in addresses.items())
-        )
+        answers = await asyncio.gather(*(self._together(address, {*away, each}) for each, address in addresses.items()))
         return {broker: report for broker, report in zip(addresses, answers, strict=True) if report is not None}
 
-    async def _together(self, address: str, brokers: Collection[int], entrance: Entrance) -> Report | None:
-        found = await self._report(address, entrance, "?brokers=" + ",".join(map(str, sorted(brokers))))
+    async def _together(self, address: str, brokers: Collection[int]) -> Report | None:
+        found = await self._report(address, "?brokers=" + ",".join(map(str, sorted(brokers))))
         return found if found is not None and found.brokers == frozenset(brokers) else None
 
-    async def deciding(self, addresses: Mapping[int, str], entrance: Entrance = OPEN) -> dict[int, Report]:
+    async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
         """Asks controllers with pods of their own whether they are the active controller. The result lacks controllers
         that don't answer.
 
         `addresses`: the ordinal of a controller's pod → the pod's address.
         """
-        answers = await asyncio.gather(*(self._stands(address, entrance) for address in addresses.values()))
+        answers = await asyncio.gather(*(self._stands(address) for address in addresses.values()))
         return {number: report for number, report in zip(addresses, answers, strict=True) if report is not None}
 
-    async def _stands(self, address: str, entrance: Entrance) -> Report | None:
+    async def _stands(self, address: str) -> Report | None:
         async with self._turns:
             try:
-                return Report(controls=(await self._text(address, entrance, "/readyz")).startswith(DECIDES))
+                return Report(controls=(await self._text(address, "/readyz")).startswith(DECIDES))
             except (OSError, TimeoutError, aiohttp.ClientError) as error:
                 logger.debug("the controller at %s doesn't answer: %s", address, error)
                 return None
 
-    async def _report(self, address: str, entrance: Entrance, query: str = "") -> Report | None:
+    async def _report(self, address: str, query: str = "") -> Report | None:
         async with self._turns:
             try:
-                caught_up = await self._page(address, entrance, "/v1/caught-up")
-                risk = await self._page(address, entrance, f"/v1/restart-risk{query}")
+                caught_up = await self._page(address, "/v1/caught-up")
+                risk = await self._page(address, f"/v1/restart-risk{query}")
                 return report(risk, caught_up)
             except (OSError, TimeoutError, aiohttp.ClientError, ValueError, KeyError) as error:
                 logger.debug("the broker at %s doesn't answer: %s", address, error)
                 return None
 
-    async def _page(self, address: str, entrance: Entrance, path: str) -> Any:
-        return json.loads(await self._text(address, entrance, path))
+    async def _page(self, address: str, path: str) -> Any:
+        return json.loads(await self._text(address, path))
 
-    async def _text(self, address: str, entrance: Entrance, path: str) -> str:
+    async def _text(self, address: str, path: str) -> str:
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PAGE_S_MAX))
-        scheme, tls = ("http", True) if entrance.tls is None else ("https", entrance.tls)
-        async with self._session.get(
-            f"{scheme}://{Address(address, HTTP_PORT)}{path}",
-            ssl=tls,
-            server_hostname=entrance.server_name,
-            headers=entrance.headers,
-        ) as answer:
+        async with self._session.get(f"http://{Address(address, HTTP_PORT)}{path}") as answer:
             answer.raise_for_status()
             return await answer.text()
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import ssl
-from pathlib import Path
 from unittest.mock import patch
 
 from ottla.net.http import HttpServer, Request, Response
 from ottla.operator import brokers
-from ottla.operator.brokers import OPEN, BrokerPages, Entrance
+from ottla.operator.brokers import BrokerPages
 from ottla.operator.plan.roll import Report
-from tests.peers.certificates import Authority
 
 NOTHING = {"count": 0, "partitions": []}
 BOTH = {"count": 1, "partitions": ["a-0"]}
@@ -62,37 +59,3 @@ def test_a_broker_of_an_image_that_only_knows_of_itself_has_said_nothing_of_seve
     alone, together, _ = _asked(knows_several=False)
     assert alone[3].blocking == {}
     assert together == {}
-
-
-def test_encrypted_pages_with_a_login_are_read_under_another_name_than_the_address(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    server_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server_tls.load_cert_chain(authority.issue("broker", "broker.example"))
-    heads: list[str] = []
-
-    class Door:
-        def context(self) -> ssl.SSLContext:
-            return server_tls
-
-        async def refusal(self, request: Request) -> None:
-            heads.append(request.headers.get("authorization", ""))
-
-    async def deciding(entrance: Entrance) -> dict[int, Report]:
-        async def ready(request: Request) -> Response:
-            return Response(200, b"it decides\n")
-
-        server = HttpServer({("GET", "/readyz"): ready}, Door())
-        with patch.object(brokers, "HTTP_PORT", await server.start("127.0.0.1", 0)):
-            pages = BrokerPages()
-            try:
-                return await pages.deciding({0: "127.0.0.1"}, entrance)
-            finally:
-                await pages.close()
-                await server.stop()
-
-    tls = ssl.create_default_context(cafile=str(authority.trust))
-    entrance = Entrance(tls, "broker.example", "operator", "s")
-    assert asyncio.run(deciding(entrance)) == {0: Report(controls=True)}
-    assert heads == ["Basic b3BlcmF0b3I6cw=="]
-    assert asyncio.run(deciding(Entrance(tls))) == {}, "the certificate isn't for the address"
-    assert asyncio.run(deciding(OPEN)) == {}
