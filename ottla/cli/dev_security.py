@@ -99,7 +99,7 @@ def _passwords(folder: Path) -> dict[str, str]:
 
 def _certify(folder: Path, hosts: list[str]) -> None:
     """Makes the authority and the brokers' certificate, unless there are usable ones for these hosts."""
-    from ottla.operator.certificates import Issued, authority, issued, usable
+    from ottla.operator.certificates import CLIENT, SERVER, authority, issued, pair_in, usable
 
     now = datetime.now(UTC)
     certificate, key = folder / _AUTHORITY, folder / "authority.key"
@@ -109,13 +109,10 @@ def _certify(folder: Path, hosts: list[str]) -> None:
         certificate.write_bytes(made["tls.crt"])
     by: Secret = {"tls.crt": certificate.read_bytes(), "tls.key": key.read_bytes()}
     pair = folder / "broker.pem"
-    present = pair.read_bytes() if pair.exists() else b""
-    begin = present.find(b"-----BEGIN CERTIFICATE-----")
-    if begin < 0 or not usable(by, Issued(present[begin:], present[:begin]), now, hosts=hosts):
-        from ottla.operator.certificates import CLIENT, SERVER
-
+    present = pair_in(pair.read_bytes() if pair.exists() else b"")
+    if not usable(by, present, now, hosts=hosts):
         renewed = issued(by, "ottla dev broker", now, hosts=hosts, purposes=(CLIENT, SERVER))
-        write_private(pair, (renewed.key + renewed.certificate).decode(), replace=True)
+        write_private(pair, renewed.store.decode(), replace=True)
 
 
 def _make_users(store: str, passwords: Mapping[str, str]) -> None:
