@@ -109,15 +109,24 @@ class Operator:
             self.secret("main-clients-ca", house.clients_authority)
             self.secret("main-cluster-ca-cert", {"ca.crt": house.brokers_authority.trust.read_bytes()})
 
-    def cluster(self, **spec: Any) -> None:
-        """The Cluster with a listener for passwords and one for certificates, which have addresses outside."""
+    def cluster(self, *, rolling: bool = False, **spec: Any) -> None:
+        """The Cluster with a listener for passwords and one for certificates, which have addresses outside. `rolling`:
+        its brokers aren't all started with this spec yet."""
         listeners = [
             {"name": "passwords", "type": "NodePort", "port": 9094, "tls": True, "authentication": SCRAM},
             {"name": "certificates", "type": "NodePort", "port": 9095, "tls": True, "authentication": TLS},
         ]
         addresses = {"passwords": self.house.scram, "certificates": self.house.tls}
-        status = {"listeners": [{"name": name, "bootstrap": address} for name, address in addresses.items()]}
-        self.kube.put("Cluster", "main", spec={"listeners": listeners, **spec}, status=status)
+        made = self.kube.put("Cluster", "main", spec={"listeners": listeners, **spec})
+        self.kube.put(
+            "Cluster",
+            "main",
+            status={
+                "observedGeneration": made["metadata"]["generation"],
+                "conditions": [{"type": "Rolling", "status": str(rolling), "reason": "Any"}],
+                "listeners": [{"name": name, "bootstrap": address} for name, address in addresses.items()],
+            },
+        )
 
     def secret(self, name: str, data: Secret, namespace: str = "shop") -> None:
         self.kube.put("Secret", name, namespace, data=certificates.encoded(data))
@@ -676,6 +685,27 @@ def test_names_are_what_the_brokers_make_of_certificates(run: Play) -> None:
         assert operator.status("app")["username"] == "app"
         assert operator.condition("app-2")[:2] == ("False", "NameNotMapped")
         assert (await kafka_users.look(admin)).quotas == {"app": {"producer_byte_rate": 1.0}}
+
+    run(scene)
+
+
+def test_a_former_name_keeps_its_rights_until_every_broker_gives_the_new_one(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        limits = {"producerByteRate": 1}
+        operator.user("app", {"type": "tls-external"}, quotas=limits, authorization=PRODUCE)
+        await operator.settle()
+        mapping = {"ssl.principal.mapping.rules": "RULE:^CN=([a-z]+)$/$1/"}
+        operator.cluster(config=mapping, rolling=True)
+        await operator.settle()
+        await operator.later(1000.0)
+        both = await kafka_users.look(admin)
+        assert set(both.acls or ()) == {"User:app", "User:CN=app"}
+        assert set(both.quotas) == {"app", "CN=app"}
+        operator.cluster(config=mapping)
+        await operator.settle()
+        await operator.later(SETTLE_S)
+        after = await kafka_users.look(admin)
+        assert (set(after.acls or ()), set(after.quotas)) == ({"User:app"}, {"app"})
 
     run(scene)
 

@@ -219,8 +219,12 @@ class UserReconciler:
         return await self._departures.record(recorded, {**recorded.users, **gone})
 
     async def _remove_former(self, sweep: _Sweep, kafka: KafkaUsers, recorded: RecordedUsers) -> None:
-        """Removes users that have lost their User."""
+        """Removes users that have lost their User. It removes nobody while brokers run with an earlier spec and may
+        give certificates other names: the new names have their rights already, and the earlier ones lose theirs once
+        every broker has the new spec."""
         rules = sweep.rules
+        if not rules.in_force:
+            return
 
         def claimed() -> set[str]:
             return {name for user in self._resources.of(rules.cluster) for name in _claims(user, rules)}

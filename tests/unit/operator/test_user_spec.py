@@ -128,3 +128,23 @@ def test_super_users_are_for_the_clusters_own_namespace() -> None:
     assert [found.is_reserved(name, "team") for name in ("root", "CN=x", "admin", "ops", "x")] == [True] * 4 + [False]
     assert not found.is_reserved("root", "shop")
     assert rules().is_reserved("CN=main-operator,O=ottla.dev", "team"), "the operator's own name"
+
+
+def in_force(generation: int = 3, **conditions: tuple[str, str]) -> bool:
+    """Whether brokers run with generation 3, by a status with these conditions (status and reason)."""
+    told = {"Rolling": ("False", "UpToDate"), "Ready": ("True", "BrokersServe"), **conditions}
+    listed = [{"type": kind, "status": status, "reason": reason} for kind, (status, reason) in told.items()]
+    meta = {"namespace": "shop", "name": "main", "uid": "c-1", "generation": 3}
+    status = {"observedGeneration": generation, "conditions": listed}
+    return parse_user_rules({"metadata": meta, "spec": {}, "status": status}).in_force
+
+
+def test_rules_are_in_force_once_every_broker_was_started_with_the_present_spec() -> None:
+    assert in_force()
+    assert in_force(Ready=("False", "BrokersStarting"))
+    assert not in_force(generation=2)
+    assert not in_force(Rolling=("True", "Rolling"))
+    assert not in_force(Rolling=("Unknown", "NotAsked"))
+    assert not in_force(Ready=("False", "InvalidSpec"))
+    assert not in_force(Progressing=("False", "InvalidSpec"))
+    assert not rules().in_force, "a Cluster without a status"

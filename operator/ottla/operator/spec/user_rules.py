@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ottla.operator.objects import Ref, ref_of
+from ottla.operator.objects import Ref, condition, ref_of
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_tls import ORGANIZATION
 from ottla.operator.spec.cluster import CLIENT_PORT
@@ -53,6 +53,7 @@ class UserRules:
     listeners: tuple[ClientListener, ...] = ()
     super_users: frozenset[str] = frozenset()  # principals
     authorizer_wanted: bool = False
+    in_force: bool = False  # the brokers run with this spec, so they map certificates to names by these rules
     about: Mapping[str, Any] = field(default_factory=dict)  # the Cluster resource itself, for Events
 
     @property
@@ -108,6 +109,7 @@ def parse_user_rules(resource: Mapping[str, Any]) -> UserRules:
         listeners=tuple(_listener(cluster, each, addresses, config) for each in spec.get("listeners") or ()),
         super_users=_super_users(spec),
         authorizer_wanted=bool(spec.get("authorization") or config.get("authorizer.class.name")),
+        in_force=_is_in_force(resource),
         about=resource,
     )
 
@@ -115,6 +117,15 @@ def parse_user_rules(resource: Mapping[str, Any]) -> UserRules:
 def principal_of(name: str) -> str:
     """The principal of a user, as ACLs name it."""
     return f"User:{name}"
+
+
+def _is_in_force(resource: Mapping[str, Any]) -> bool:
+    """Whether the Cluster's status says that all brokers were started with the present spec. A spec that can't be
+    followed is observed, but the brokers run with an earlier one."""
+    status = resource.get("status") or {}
+    observed = status.get("observedGeneration") == resource["metadata"].get("generation")
+    invalid = "InvalidSpec" in {condition(status, kind).get("reason") for kind in ("Ready", "Progressing")}
+    return observed and not invalid and condition(status, "Rolling").get("status") == "False"
 
 
 def _super_users(spec: Mapping[str, Any]) -> frozenset[str]:
