@@ -24,6 +24,7 @@ from cryptography import x509
 from ottla.operator import certificates, kafka_users
 from ottla.operator.certificates import Secret
 from ottla.operator.kafka import KafkaAdmin
+from ottla.operator.kube import KubeError
 from ottla.operator.objects import Ref
 from ottla.operator.plan.client_files import MOUNT
 from ottla.operator.plan.former_users import SETTLE_S
@@ -652,6 +653,39 @@ def test_other_namespaces_by_the_clusters_leave_but_never_as_a_super_user(run: P
         assert operator.condition("root", "team")[:2] == ("False", "NameNotAllowed")
         assert operator.condition("root2", "team")[:2] == ("False", "NameNotAllowed")
         assert (await kafka_users.look(admin)).passwords == {"theirs"}
+        operator.cluster()
+        await operator.settle()
+        await operator.later(SETTLE_S)
+        assert operator.condition("theirs", "team")[:2] == ("False", "NamespaceNotAllowed")
+        assert (await kafka_users.look(admin)).passwords == frozenset(), "it lost its access with its namespace"
+
+    run(scene)
+
+
+def test_nobody_is_removed_while_the_namespaces_of_a_cluster_cant_be_listed(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        operator.kube.put("Namespace", "team", "", metadata={"labels": {"users": "yes"}})
+        operator.cluster(
+            users={"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"users": "yes"}}}
+        )
+        operator.user("theirs", SCRAM, namespace="team")
+        await operator.settle()
+        assert (await kafka_users.look(admin)).passwords == {"theirs"}
+        present = operator.kube.list
+
+        async def refused(kind: str, *words: Any, **more: Any) -> list[Object]:
+            if kind == "Namespace":
+                raise KubeError(403, "list", "forbidden")
+            return await present(kind, *words, **more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(operator.kube, "list", refused)
+            await operator.settle()
+            await operator.later(1000.0)
+            assert operator.condition("theirs", "team")[:2] == ("False", "NamespaceNotAllowed")
+            assert (await kafka_users.look(admin)).passwords == {"theirs"}
+        await operator.settle()
+        assert operator.condition("theirs", "team")[0] == "True"
 
     run(scene)
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from ottla.operator.objects import Ref
+from ottla.operator.kube import KubeError
+from ottla.operator.namespaces import selected_namespaces
+from ottla.operator.objects import Object, Ref
+from ottla.operator.spec.namespaces import AllowedNamespaces
 from ottla.operator.spec.user import Login, PasswordSource, UserResource, parse_user
 from ottla.operator.spec.user_rules import UserRules, parse_user_rules
 from ottla.protocol.acls import AclBinding, PatternType, Permission
@@ -148,3 +153,33 @@ def test_rules_are_in_force_once_every_broker_was_started_with_the_present_spec(
     assert not in_force(Ready=("False", "InvalidSpec"))
     assert not in_force(Progressing=("False", "InvalidSpec"))
     assert not rules().in_force, "a Cluster without a status"
+
+
+def test_only_a_user_of_a_namespace_that_the_cluster_allows_keeps_a_name() -> None:
+    own, broken = user(), user(authentication={"type": "plain"})
+    theirs, theirs_broken = (replace(each, ref=Ref("team", "a")) for each in (own, broken))
+    strict = rules(users={})
+    assert strict.claims_of(own, ()) == {"a"}
+    assert strict.claims_of(broken, ()) == {"a", "CN=a"}
+    assert strict.claims_of(theirs, {"team"}) == strict.claims_of(theirs_broken, {"team"}) == frozenset()
+    by_labels = rules(users={"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"a": "b"}}})
+    assert by_labels.claims_of(theirs, {"team"}) == {"a"}
+    assert by_labels.claims_of(theirs, {"other"}) == frozenset()
+
+
+def test_a_user_with_an_invalid_spec_keeps_the_mapped_name_of_its_certificate_and_no_super_users() -> None:
+    broken = user(authentication={"type": "plain"})
+    mapped = {"ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/U"}
+    listener = {"name": "in", "type": "Internal", "port": 9093, "tls": True, "authentication": {"type": "tls"}}
+    found = rules(listeners=[listener], users={"allowedNamespaces": "All"}, config=mapped | {"super.users": "User:a"})
+    assert found.claims_of(broken, ()) == {"a", "CN=a", "A"}
+    assert found.claims_of(replace(broken, ref=Ref("team", "a")), ()) == {"CN=a", "A"}
+
+
+def test_namespaces_that_cant_be_listed_are_unknown_and_not_none() -> None:
+    class Refusing:
+        async def list(self, kind: str, namespace: str = "", labels: str = "") -> list[Object]:
+            raise KubeError(403, "list", "forbidden")
+
+    assert asyncio.run(selected_namespaces(Refusing(), AllowedNamespaces("shop", labels={"a": "b"}))) is None
+    assert asyncio.run(selected_namespaces(Refusing(), AllowedNamespaces("shop"))) == frozenset()

@@ -5,8 +5,8 @@ The rules are read without the rest of the spec: a Cluster whose spec can't be c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ottla.operator.objects import Ref, condition, ref_of
@@ -93,6 +93,17 @@ class UserRules:
             return mapping.user_name(resource.certified_name)
         except NoRuleMatches:
             return None
+
+    def claims_of(self, resource: UserResource, selected: Collection[str]) -> frozenset[str]:
+        """The names that a User keeps from being removed: none if the Cluster takes no Users from its namespace, all
+        that it might mean if its spec can't be followed. `selected`: the namespaces that have the Cluster's labels."""
+        namespace = resource.ref.namespace
+        if not self.namespaces.has(namespace, selected):
+            return frozenset()
+        meant = {self.name_of(resource)}
+        if resource.refusal:
+            meant |= {resource.name, resource.certified_name, self.name_of(replace(resource, login=Login.TLS))}
+        return frozenset(name for name in meant if name is not None and not self.is_reserved(name, namespace))
 
 
 def parse_user_rules(resource: Mapping[str, Any]) -> UserRules:
