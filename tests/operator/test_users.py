@@ -24,7 +24,6 @@ from cryptography import x509
 from ottla.operator import certificates, kafka_users
 from ottla.operator.certificates import Secret
 from ottla.operator.kafka import KafkaAdmin
-from ottla.operator.kube import KubeError
 from ottla.operator.objects import Ref
 from ottla.operator.plan.client_files import MOUNT
 from ottla.operator.plan.former_users import SETTLE_S
@@ -671,19 +670,12 @@ def test_nobody_is_removed_while_the_namespaces_of_a_cluster_cant_be_listed(run:
         operator.user("theirs", SCRAM, namespace="team")
         await operator.settle()
         assert (await kafka_users.look(admin)).passwords == {"theirs"}
-        present = operator.kube.list
-
-        async def refused(kind: str, *words: Any, **more: Any) -> list[Object]:
-            if kind == "Namespace":
-                raise KubeError(403, "list", "forbidden")
-            return await present(kind, *words, **more)
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(operator.kube, "list", refused)
-            await operator.settle()
-            await operator.later(1000.0)
-            assert operator.condition("theirs", "team")[:2] == ("False", "NamespaceNotAllowed")
-            assert (await kafka_users.look(admin)).passwords == {"theirs"}
+        operator.kube.refused["Namespace"] = 403
+        await operator.settle()
+        await operator.later(1000.0)
+        assert operator.condition("theirs", "team")[:2] == ("False", "NamespaceNotAllowed")
+        assert (await kafka_users.look(admin)).passwords == {"theirs"}
+        operator.kube.refused.clear()
         await operator.settle()
         assert operator.condition("theirs", "team")[0] == "True"
 
@@ -788,6 +780,8 @@ def test_without_an_authorizer_a_user_without_rules_is_ready_and_one_with_rules_
         await operator.sweep()
         await operator.later(SETTLE_S)
         assert (await kafka_users.look(admin)).passwords == {"plain"}
+        assert "ruled" in operator.kube.objects["ConfigMap", "shop", "main-users"]["data"]["users"]
+        assert "UserRemoved" not in [event[1] for event in operator.kube.events]
 
     house = House(tmp_path)
     try:
