@@ -23,7 +23,7 @@ from ottla.operator.link import ENCRYPTED, Link, bootstrap_of, link_of
 from ottla.operator.namespaces import selected_namespaces
 from ottla.operator.objects import Ref, going, holds
 from ottla.operator.plan.recorded_users import Given, RecordedUsers
-from ottla.operator.plan.user import Contest, KafkaUsers, contest
+from ottla.operator.plan.user import KafkaUsers, contest
 from ottla.operator.plan.user_status import Outcome
 from ottla.operator.queue import Result
 from ottla.operator.records import Keeper
@@ -148,7 +148,7 @@ class UserReconciler:
         """Does all of a sweep, except writing Events and statuses."""
         rules, admin = sweep.rules, sweep.admin
         kafka = await kafka_users.look(admin)
-        users = self._winners(sweep, contest(self._named(sweep, mine)))
+        users = self._winners(sweep, self._named(sweep, mine))
         recorded = await self._departures.record(recorded, {**recorded.users, **_given(users, recorded)})
         changes = await change_rights(admin, users, kafka, CHANGES_MAX)
         granted = await self._access.grant(users, rules, kafka, admin, CHANGES_MAX, sweep.now)
@@ -184,10 +184,10 @@ class UserReconciler:
                     "brokers refuse such certificates: correct the rules, or give the User another name"
                 )
                 sweep.outcomes[user] = Outcome(False, "NameNotMapped", message)
-            elif rules.is_reserved(name, namespace):
+            elif rules.is_reserved(user):
                 message = (
-                    f"'{name}' may do everything in the Cluster {rules.cluster}: only a User in the Cluster's own "
-                    "namespace may have this name"
+                    f"'{name}' would be a super user at a listener of the Cluster {rules.cluster}: only a User in the "
+                    "Cluster's own namespace may be one, so choose another name"
                 )
                 sweep.outcomes[user] = Outcome(False, "NameNotAllowed", message)
             else:
@@ -195,11 +195,12 @@ class UserReconciler:
         return found
 
     @staticmethod
-    def _winners(sweep: _Sweep, contested: Contest) -> dict[UserResource, str]:
+    def _winners(sweep: _Sweep, named: Mapping[UserResource, str]) -> dict[UserResource, str]:
         """The Users to follow, with their names in Kafka. The others are told why they aren't followed."""
         users = {}
-        for user, name in contested.names.items():
-            winner = contested.winner(user)
+        winners = contest({user: sweep.rules.names_of(user) for user in named})
+        for user, name in named.items():
+            winner = winners[user]
             if winner is not user:
                 message = f"user '{name}' follows the older User {winner.ref}: delete one of the two, or rename one"
                 sweep.outcomes[user] = Outcome(False, "ResourceConflict", message)

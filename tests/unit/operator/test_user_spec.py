@@ -20,9 +20,9 @@ from ottla.protocol.rights import AclOperation, ResourceType
 META = {"namespace": "shop", "name": "a", "uid": "u-1", "creationTimestamp": "2026-01-01T00:00:00Z", "generation": 3}
 
 
-def user(name: str = "a", annotations: dict[str, str] | None = None, **spec: Any) -> UserResource:
+def user(resource: str = "a", annotations: dict[str, str] | None = None, **spec: Any) -> UserResource:
     whole = {"cluster": {"name": "main"}, "authentication": {"type": "scram-sha-512"}, **spec}
-    return parse_user({"metadata": {**META, "name": name, "annotations": annotations or {}}, "spec": whole})
+    return parse_user({"metadata": {**META, "name": resource, "annotations": annotations or {}}, "spec": whole})
 
 
 def acl(kind: str, *operations: str, **more: Any) -> dict[str, Any]:
@@ -130,9 +130,29 @@ def test_a_name_is_what_the_listeners_rules_make_of_the_certificates() -> None:
 
 def test_super_users_are_for_the_clusters_own_namespace() -> None:
     found = rules(config={"super.users": "User:root; User:CN=x"}, authorization={"superUsers": ["admin", "User:ops"]})
-    assert [found.is_reserved(name, "team") for name in ("root", "CN=x", "admin", "ops", "x")] == [True] * 4 + [False]
-    assert not found.is_reserved("root", "shop")
-    assert rules().is_reserved("CN=main-operator,O=ottla.dev", "team"), "the operator's own name"
+
+    def is_reserved(name: str, namespace: str = "team", found: UserRules = found) -> bool:
+        return found.is_reserved(replace(user(authentication={"type": "external"}, name=name), ref=Ref(namespace, "a")))
+
+    assert [is_reserved(name) for name in ("root", "CN=x", "admin", "ops", "x")] == [True] * 4 + [False]
+    assert not is_reserved("root", "shop")
+    assert is_reserved("CN=main-operator,O=ottla.dev", found=rules()), "the operator's own name"
+
+
+def test_a_certificate_is_reserved_if_any_listener_takes_it_for_a_super_users() -> None:
+    listeners = [
+        {"name": "a", "type": "Internal", "port": 9093, "tls": True, "authentication": {"type": "tls"}},
+        {"name": "b", "type": "NodePort", "port": 9094, "tls": True, "authentication": {"type": "tls"}},
+        {"name": "c", "type": "NodePort", "port": 9095, "tls": True, "authentication": {"type": "scram-sha-512"}},
+    ]
+    mapped = {"listener.name.b.ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/"}
+    found = rules(listeners=listeners, config=mapped, authorization={"superUsers": ["User:admin"]})
+    theirs = replace(user("admin", authentication={"type": "tls"}), ref=Ref("team", "admin"))
+    assert (found.name_of(theirs), found.names_of(theirs)) == ("CN=admin", frozenset({"CN=admin", "admin"}))
+    assert found.is_reserved(theirs)
+    assert not found.is_reserved(replace(theirs, name="other"))
+    at_c = {"listener.name.c.ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/"}
+    assert rules(listeners=listeners, config=at_c).names_of(theirs) == {"CN=admin"}, "its name there is SASL's"
 
 
 def in_force(generation: int = 3, **conditions: tuple[str, str]) -> bool:

@@ -76,11 +76,10 @@ class UserRules:
         fit = [listener for listener in self.listeners if listener.authentication == wanted.value]
         return min(fit, key=lambda listener: (listener.external, not listener.bootstrap), default=None)
 
-    def is_reserved(self, name: str, namespace: str) -> bool:
-        """Whether a user may do everything by its name, and so can't belong to a User of another namespace than the
-        Cluster's: who may make Users there would become an administrator of the Cluster."""
-        is_powerful = principal_of(name) in self.super_users or name.endswith(_OF_THE_OPERATOR)
-        return is_powerful and namespace != self.cluster.namespace
+    def is_reserved(self, resource: UserResource) -> bool:
+        """Whether a User of another namespace than the Cluster's would be a user who may do everything, at any of the
+        listeners: who may make Users there would become an administrator of the Cluster."""
+        return resource.ref.namespace != self.cluster.namespace and any(map(self._is_powerful, self.names_of(resource)))
 
     def name_of(self, resource: UserResource) -> str | None:
         """The user's name in Kafka: for a certificate what the listener's mapping rules make of its name. None if no
@@ -88,22 +87,30 @@ class UserRules:
         if not resource.login.by_certificate:
             return resource.name
         listener = self.listener_for(resource.login)
-        mapping = _DEFAULT_MAPPING if listener is None else listener.mapping
-        try:
-            return mapping.user_name(resource.certified_name)
-        except NoRuleMatches:
-            return None
+        return _mapped(resource, _DEFAULT_MAPPING if listener is None else listener.mapping)
+
+    def names_of(self, resource: UserResource) -> frozenset[str]:
+        """The names that the user has at any listener. A certificate is accepted at each listener that asks for one,
+        and these may have different mapping rules."""
+        if not resource.login.by_certificate:
+            return frozenset({resource.name})
+        mappings = [listener.mapping for listener in self.listeners if listener.protocol == "SSL"]
+        names = {_mapped(resource, mapping) for mapping in mappings or [_DEFAULT_MAPPING]}
+        return frozenset(name for name in names if name is not None)
 
     def claims_of(self, resource: UserResource, selected: Collection[str]) -> frozenset[str]:
         """The names that a User keeps from being removed: none if the Cluster takes no Users from its namespace, all
         that it might mean if its spec can't be followed. `selected`: the namespaces that have the Cluster's labels."""
-        namespace = resource.ref.namespace
-        if not self.namespaces.has(namespace, selected):
+        if not self.namespaces.has(resource.ref.namespace, selected):
             return frozenset()
-        meant = {self.name_of(resource)}
+        meant = set() if self.is_reserved(resource) else {self.name_of(resource)}
         if resource.refusal:
             meant |= {resource.name, resource.certified_name, self.name_of(replace(resource, login=Login.TLS))}
-        return frozenset(name for name in meant if name is not None and not self.is_reserved(name, namespace))
+        own = resource.ref.namespace == self.cluster.namespace
+        return frozenset(name for name in meant if name is not None and (own or not self._is_powerful(name)))
+
+    def _is_powerful(self, name: str) -> bool:
+        return principal_of(name) in self.super_users or name.endswith(_OF_THE_OPERATOR)
 
 
 def parse_user_rules(resource: Mapping[str, Any]) -> UserRules:
@@ -137,6 +144,13 @@ def _is_in_force(resource: Mapping[str, Any]) -> bool:
     observed = status.get("observedGeneration") == resource["metadata"].get("generation")
     invalid = "InvalidSpec" in {condition(status, kind).get("reason") for kind in ("Ready", "Progressing")}
     return observed and not invalid and condition(status, "Rolling").get("status") == "False"
+
+
+def _mapped(resource: UserResource, mapping: MappingRules) -> str | None:
+    try:
+        return mapping.user_name(resource.certified_name)
+    except NoRuleMatches:
+        return None
 
 
 def _super_users(spec: Mapping[str, Any]) -> frozenset[str]:
