@@ -79,7 +79,7 @@ def secure_cluster() -> dict[str, Any]:
                 "authentication": {"type": "scram-sha-512"},
             },
         ],
-        authorization={"type": "Simple", "superUsers": ["User:ANONYMOUS"]},
+        authorization={"type": "simple", "superUsers": ["User:ANONYMOUS"]},
     )
 
 

@@ -39,14 +39,14 @@ def test_secure_rollout(operator: Operator) -> None:
         scene.goes_on()
         numbered.goes_on()
 
-        changed(scene, authorization={"type": "Simple", "superUsers": ["User:CN=app", "User:ANONYMOUS"]})
+        changed(scene, authorization={"type": "simple", "superUsers": ["User:CN=app", "User:ANONYMOUS"]})
         scene.goes_on()
         scene.finish()
 
         changed(
             scene,
             listeners=[INSIDE, OUTSIDE],
-            authorization={"type": "Simple", "superUsers": ["User:CN=app"]},
+            authorization={"type": "simple", "superUsers": ["User:CN=app"]},
         )
         ports = scene.kube.get("service", f"{NAME}-bootstrap")["spec"]["ports"]
         assert {each["port"] for each in ports} == {9093, 9089}

@@ -16,11 +16,12 @@ LIBRDKAFKA = """
 import sys
 from confluent_kafka import Producer
 settings = dict(line.rstrip("\\n").split("=", 1) for line in open("/etc/ottla/user/librdkafka.conf"))
-failed = []
+outcomes = []
 producer = Producer({**settings, "message.timeout.ms": 20000})
-producer.produce(sys.argv[1], b"record", on_delivery=lambda error, _: failed.append(error))
+def answered(error, _): outcomes.append("written" if error is None else error.name())
+producer.produce(sys.argv[1], b"record", on_delivery=answered)
 producer.flush(30)
-print("written" if failed == [None] else failed)
+print(*outcomes)
 """
 
 
@@ -47,7 +48,7 @@ def test_users(operator: Operator) -> None:
 
 def written(scene: Scene, name: str, topic_name: str) -> bool:
     """Whether a record of a User's pod is written, by librdkafka."""
-    return "written" in scene.kube.execute(name, "python", "-c", LIBRDKAFKA, topic_name)
+    return scene.kube.execute(name, "python", "-c", LIBRDKAFKA, topic_name).strip() == "written"
 
 
 def topics_seen(scene: Scene, name: str) -> list[str]:

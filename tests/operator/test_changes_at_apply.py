@@ -109,7 +109,7 @@ def test_refused(kind: str, before: dict[str, Any], after: dict[str, Any], says:
         ("Cluster", with_etcd(), with_etcd(tls=True)),
         ("Cluster", with_etcd(tls=True), with_etcd()),
         ("Cluster", REPLICAS, {**REPLICAS, "internalTls": False}),
-        ("Cluster", {**REPLICAS, "internalTls": False}, {**REPLICAS, "authorization": {"type": "Simple"}}),
+        ("Cluster", {**REPLICAS, "internalTls": False}, {**REPLICAS, "authorization": {"type": "simple"}}),
         ("Cluster", with_listener(tls=True), with_listener(tls=True, authentication={"type": "tls"})),
         ("Cluster", with_listener(tls=True), with_listener(tls=True, certificate={"secretName": "a"})),
     ],

@@ -39,7 +39,7 @@ def test_an_installation_is_looked_at(server: KubeApiServer, tmp_path: Path) -> 
     assert (code, "no operator is installed" in printed, complaint) == (
         1,
         True,
-        "error: 3 problems found that must be solved\n",
+        "error: 4 problems found that must be solved\n",
     )
     assert printed.startswith("ABOUT:      definition ")
     assert max(map(len, printed.splitlines())) < 200, "each text has a line of its own"

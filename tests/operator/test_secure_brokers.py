@@ -131,7 +131,7 @@ def made(tmp_path: Path) -> Iterator[Callable[..., Brokers]]:
 
 
 def test_only_the_operators_certificate_gets_in_and_its_rights_are_everything(made: Callable[..., Brokers]) -> None:
-    brokers = made(authorization={"type": "Simple"})
+    brokers = made(authorization={"type": "simple"})
     for number in (0, 1):
         brokers.start(number, Links.ENCRYPTED)
     address = f"127.0.0.1:{brokers.ports[0]['REPLICATION-TLS']}"
@@ -242,7 +242,7 @@ def test_a_running_broker_takes_over_another_authority_and_the_operator_sees_whe
 def test_links_become_encrypted_and_plain_again_and_no_client_notices(made: Callable[..., Brokers]) -> None:
     """The stages of `plan/links.py`, with the authorizer in the last one, under a client with a certificate. Replicas
     get in sync after each restart of a broker, so brokers of neighbouring stages reach each other."""
-    brokers = made(authorization={"type": "Simple", "superUsers": ["User:CN=app", "User:ANONYMOUS"]})
+    brokers = made(authorization={"type": "simple", "superUsers": ["User:CN=app", "User:ANONYMOUS"]})
     for number in (0, 1):
         brokers.start(number, Links.PLAIN)
 

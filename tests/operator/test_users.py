@@ -109,15 +109,24 @@ class Operator:
             self.secret("main-clients-ca", house.clients_authority)
             self.secret("main-cluster-ca-cert", {"ca.crt": house.brokers_authority.trust.read_bytes()})
 
-    def cluster(self, **spec: Any) -> None:
-        """The Cluster with a listener for passwords and one for certificates, which have addresses outside."""
+    def cluster(self, *, rolling: bool = False, **spec: Any) -> None:
+        """The Cluster with a listener for passwords and one for certificates, which have addresses outside. `rolling`:
+        its brokers aren't all started with this spec yet."""
         listeners = [
             {"name": "passwords", "type": "NodePort", "port": 9094, "tls": True, "authentication": SCRAM},
             {"name": "certificates", "type": "NodePort", "port": 9095, "tls": True, "authentication": TLS},
         ]
         addresses = {"passwords": self.house.scram, "certificates": self.house.tls}
-        status = {"listeners": [{"name": name, "bootstrap": address} for name, address in addresses.items()]}
-        self.kube.put("Cluster", "main", spec={"listeners": listeners, **spec}, status=status)
+        made = self.kube.put("Cluster", "main", spec={"listeners": listeners, **spec})
+        self.kube.put(
+            "Cluster",
+            "main",
+            status={
+                "observedGeneration": made["metadata"]["generation"],
+                "conditions": [{"type": "Rolling", "status": str(rolling), "reason": "Any"}],
+                "listeners": [{"name": name, "bootstrap": address} for name, address in addresses.items()],
+            },
+        )
 
     def secret(self, name: str, data: Secret, namespace: str = "shop") -> None:
         self.kube.put("Secret", name, namespace, data=certificates.encoded(data))
@@ -643,6 +652,32 @@ def test_other_namespaces_by_the_clusters_leave_but_never_as_a_super_user(run: P
         assert operator.condition("root", "team")[:2] == ("False", "NameNotAllowed")
         assert operator.condition("root2", "team")[:2] == ("False", "NameNotAllowed")
         assert (await kafka_users.look(admin)).passwords == {"theirs"}
+        operator.cluster()
+        await operator.settle()
+        await operator.later(SETTLE_S)
+        assert operator.condition("theirs", "team")[:2] == ("False", "NamespaceNotAllowed")
+        assert (await kafka_users.look(admin)).passwords == frozenset(), "it lost its access with its namespace"
+
+    run(scene)
+
+
+def test_nobody_is_removed_while_the_namespaces_of_a_cluster_cant_be_listed(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        operator.kube.put("Namespace", "team", "", metadata={"labels": {"users": "yes"}})
+        operator.cluster(
+            users={"allowedNamespaces": "Selector", "namespaceSelector": {"matchLabels": {"users": "yes"}}}
+        )
+        operator.user("theirs", SCRAM, namespace="team")
+        await operator.settle()
+        assert (await kafka_users.look(admin)).passwords == {"theirs"}
+        operator.kube.refused["Namespace"] = 403
+        await operator.settle()
+        await operator.later(1000.0)
+        assert operator.condition("theirs", "team")[:2] == ("False", "NamespaceNotAllowed")
+        assert (await kafka_users.look(admin)).passwords == {"theirs"}
+        operator.kube.refused.clear()
+        await operator.settle()
+        assert operator.condition("theirs", "team")[0] == "True"
 
     run(scene)
 
@@ -676,6 +711,27 @@ def test_names_are_what_the_brokers_make_of_certificates(run: Play) -> None:
         assert operator.status("app")["username"] == "app"
         assert operator.condition("app-2")[:2] == ("False", "NameNotMapped")
         assert (await kafka_users.look(admin)).quotas == {"app": {"producer_byte_rate": 1.0}}
+
+    run(scene)
+
+
+def test_a_former_name_keeps_its_rights_until_every_broker_gives_the_new_one(run: Play) -> None:
+    async def scene(operator: Operator, admin: KafkaAdmin) -> None:
+        limits = {"producerByteRate": 1}
+        operator.user("app", {"type": "tls-external"}, quotas=limits, authorization=PRODUCE)
+        await operator.settle()
+        mapping = {"ssl.principal.mapping.rules": "RULE:^CN=([a-z]+)$/$1/"}
+        operator.cluster(config=mapping, rolling=True)
+        await operator.settle()
+        await operator.later(1000.0)
+        both = await kafka_users.look(admin)
+        assert set(both.acls or ()) == {"User:app", "User:CN=app"}
+        assert set(both.quotas) == {"app", "CN=app"}
+        operator.cluster(config=mapping)
+        await operator.settle()
+        await operator.later(SETTLE_S)
+        after = await kafka_users.look(admin)
+        assert (set(after.acls or ()), set(after.quotas)) == ({"User:app"}, {"app"})
 
     run(scene)
 
@@ -724,6 +780,8 @@ def test_without_an_authorizer_a_user_without_rules_is_ready_and_one_with_rules_
         await operator.sweep()
         await operator.later(SETTLE_S)
         assert (await kafka_users.look(admin)).passwords == {"plain"}
+        assert "ruled" in operator.kube.objects["ConfigMap", "shop", "main-users"]["data"]["users"]
+        assert "UserRemoved" not in [event[1] for event in operator.kube.events]
 
     house = House(tmp_path)
     try:

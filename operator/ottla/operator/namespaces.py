@@ -7,9 +7,9 @@ from ottla.operator.resources import Lister
 from ottla.operator.spec.namespaces import AllowedNamespaces
 
 
-async def selected_namespaces(kube: Lister, rule: AllowedNamespaces) -> frozenset[str]:
-    """The namespaces that have the rule's labels; none if the rule has no labels, or if the operator may not list
-    namespaces. Raises KubeError."""
+async def selected_namespaces(kube: Lister, rule: AllowedNamespaces) -> frozenset[str] | None:
+    """The namespaces that have the rule's labels; an empty set if the rule has no labels, and None if the operator may
+    not list namespaces. Raises KubeError."""
     if rule.labels is None:
         return frozenset()
     text = ",".join(f"{name}={value}" for name, value in sorted(rule.labels.items()))
@@ -17,6 +17,6 @@ async def selected_namespaces(kube: Lister, rule: AllowedNamespaces) -> frozense
         namespaces = await kube.list("Namespace", labels=text)
     except KubeError as error:
         if error.status == 403:
-            return frozenset()
+            return None
         raise
     return frozenset(namespace["metadata"]["name"] for namespace in namespaces)

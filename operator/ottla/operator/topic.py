@@ -251,7 +251,7 @@ class TopicReconciler:
         """The resources whose namespace the Cluster takes Topics from. The other resources can't claim a topic's
         name."""
         rules = sweep.rules
-        selected = await selected_namespaces(self._kube, rules.namespaces)
+        selected = await selected_namespaces(self._kube, rules.namespaces) or frozenset()
         allowed = []
         for resource in mine:
             if rules.namespaces.has(resource.ref.namespace, selected):

@@ -23,7 +23,7 @@ from ottla.operator.link import ENCRYPTED, Link, bootstrap_of, link_of
 from ottla.operator.namespaces import selected_namespaces
 from ottla.operator.objects import Ref, going, holds
 from ottla.operator.plan.recorded_users import Given, RecordedUsers
-from ottla.operator.plan.user import Contest, KafkaUsers, contest
+from ottla.operator.plan.user import KafkaUsers, contest
 from ottla.operator.plan.user_status import Outcome
 from ottla.operator.queue import Result
 from ottla.operator.records import Keeper
@@ -59,6 +59,7 @@ class _Sweep:
     rules: UserRules
     admin: KafkaAdmin
     now: datetime
+    selected: frozenset[str] | None  # the namespaces that have the Cluster's labels; None: they can't be listed
     outcomes: dict[UserResource, Outcome] = field(default_factory=dict)
     news: list[News] = field(default_factory=list)
     pauses: list[float] = field(default_factory=list)
@@ -117,7 +118,8 @@ class UserReconciler:
             await self._tell_waiting(mine, Outcome(False, "ClusterPaused", f"the Cluster {key} is paused"))
             return Result()
         link = await link_of(self._kube, key, encrypted=bool((found.get("status") or {}).get(ENCRYPTED)))
-        sweep = _Sweep(rules, self._admins.get(key, self._bootstrap(key, link), link), self._utc())
+        admin = self._admins.get(key, self._bootstrap(key, link), link)
+        sweep = _Sweep(rules, admin, self._utc(), await selected_namespaces(self._kube, rules.namespaces))
         try:
             await self._sweep(sweep, mine, recorded)
         except Unreachable as error:
@@ -146,7 +148,7 @@ class UserReconciler:
         """Does all of a sweep, except writing Events and statuses."""
         rules, admin = sweep.rules, sweep.admin
         kafka = await kafka_users.look(admin)
-        users = self._winners(sweep, contest(await self._named(sweep, mine)))
+        users = self._winners(sweep, self._named(sweep, mine))
         recorded = await self._departures.record(recorded, {**recorded.users, **_given(users, recorded)})
         changes = await change_rights(admin, users, kafka, CHANGES_MAX)
         granted = await self._access.grant(users, rules, kafka, admin, CHANGES_MAX, sweep.now)
@@ -163,14 +165,14 @@ class UserReconciler:
         if any(outcome.ready is False for outcome in granted.outcomes.values()):
             sweep.pauses.append(WAITING_S)
 
-    async def _named(self, sweep: _Sweep, mine: list[UserResource]) -> dict[UserResource, str]:
+    @staticmethod
+    def _named(sweep: _Sweep, mine: list[UserResource]) -> dict[UserResource, str]:
         """The names in Kafka of the Users that may have one. The other Users can't claim a name, and are told why."""
         rules = sweep.rules
-        selected = await selected_namespaces(self._kube, rules.namespaces)
         found = {}
         for user in mine:
             name, namespace = rules.name_of(user), user.ref.namespace
-            if not rules.namespaces.has(namespace, selected):
+            if not rules.namespaces.has(namespace, sweep.selected or ()):
                 message = (
                     f"the Cluster {rules.cluster} takes no Users from the namespace {namespace}: change its "
                     "users.allowedNamespaces, or move the User"
@@ -182,10 +184,10 @@ class UserReconciler:
                     "brokers refuse such certificates: correct the rules, or give the User another name"
                 )
                 sweep.outcomes[user] = Outcome(False, "NameNotMapped", message)
-            elif rules.is_reserved(name, namespace):
+            elif rules.is_reserved(user):
                 message = (
-                    f"'{name}' may do everything in the Cluster {rules.cluster}: only a User in the Cluster's own "
-                    "namespace may have this name"
+                    f"'{name}' would be a super user at a listener of the Cluster {rules.cluster}: only a User in the "
+                    "Cluster's own namespace may be one, so choose another name"
                 )
                 sweep.outcomes[user] = Outcome(False, "NameNotAllowed", message)
             else:
@@ -193,11 +195,12 @@ class UserReconciler:
         return found
 
     @staticmethod
-    def _winners(sweep: _Sweep, contested: Contest) -> dict[UserResource, str]:
+    def _winners(sweep: _Sweep, named: Mapping[UserResource, str]) -> dict[UserResource, str]:
         """The Users to follow, with their names in Kafka. The others are told why they aren't followed."""
         users = {}
-        for user, name in contested.names.items():
-            winner = contested.winner(user)
+        winners = contest({user: sweep.rules.names_of(user) for user in named})
+        for user, name in named.items():
+            winner = winners[user]
             if winner is not user:
                 message = f"user '{name}' follows the older User {winner.ref}: delete one of the two, or rename one"
                 sweep.outcomes[user] = Outcome(False, "ResourceConflict", message)
@@ -219,11 +222,15 @@ class UserReconciler:
         return await self._departures.record(recorded, {**recorded.users, **gone})
 
     async def _remove_former(self, sweep: _Sweep, kafka: KafkaUsers, recorded: RecordedUsers) -> None:
-        """Removes users that have lost their User."""
-        rules = sweep.rules
+        """Removes users that have lost their User. It removes nobody while the Cluster's namespaces can't be listed, or
+        while brokers run with an earlier spec and may give certificates other names: the new names have their rights
+        already, and the earlier ones lose theirs once every broker has the new spec."""
+        rules, selected = sweep.rules, sweep.selected
+        if selected is None or not rules.in_force:
+            return
 
         def claimed() -> set[str]:
-            return {name for user in self._resources.of(rules.cluster) for name in _claims(user, rules)}
+            return {name for user in self._resources.of(rules.cluster) for name in rules.claims_of(user, selected)}
 
         due, look_again_s = await self._departures.former(rules, recorded, claimed)
         if look_again_s is not None:
@@ -257,14 +264,6 @@ def _given(users: Mapping[UserResource, str], recorded: RecordedUsers) -> dict[s
         before = recorded.users.get(name)
         found[name] = Given(user.created, user.login is Login.SCRAM or (before is not None and before.password))
     return found
-
-
-def _claims(user: UserResource, rules: UserRules) -> set[str]:
-    """The names that a User keeps from being removed: all that it might mean if its spec can't be followed."""
-    if user.refusal:
-        return {user.name, user.certified_name}
-    name = rules.name_of(user)
-    return set() if name is None or rules.is_reserved(name, user.ref.namespace) else {name}
 
 
 def _concluded(user: UserResource, name: str, outcome: Outcome, changes: Changes, rules: UserRules) -> Outcome:

@@ -86,20 +86,27 @@ class UserDepartures:
         due: list[str],
         now: datetime,
     ) -> bool:
-        """Takes passwords, ACLs and quotas from users, and drops them from the record. Returns whether all of them were
-        removed. Raises Unreachable, KubeError."""
+        """Takes passwords, ACLs and quotas from users, and drops them from the record. Returns whether nothing was
+        refused. Raises Unreachable, KubeError.
+
+        While the brokers have no authorizer, nobody can see or delete ACLs, and they have an effect again with the next
+        authorizer. So users stay in the record until then, without passwords."""
         dropped = [name for name in due if recorded.users[name].password and name in kafka.passwords]
         answers = await kafka_users.drop_passwords(admin, dropped)
         refused = {name: error for name, error in answers.items() if error is not None}
         refused |= await remove_rights(admin, due, kafka)
-        for name in due:
+        done = set(due) - refused.keys()
+        if kafka.acls is None:
+            kept = {name: recorded.users[name]._replace(password=False) for name in done}
+            told_of, users = refused.keys() & due, {**recorded.users, **kept}
+        else:
+            told_of, users = set(due), {name: given for name, given in recorded.users.items() if name not in done}
+        for name in sorted(told_of):
             error = refused.get(name)
             told = ("UserRemoved", f"user '{name}' has no password, ACLs and quotas any more: its User is gone")
             if error is not None:
                 told = ("UserNotRemoved", f"user '{name}' can't be removed, though its User is gone: {said(error)}")
             logger.info("%s: %s", rules.cluster, told[1])
             await self._kube.event(dict(rules.about), *told, now, warning=error is not None)
-        gone = set(due) - refused.keys()
-        users = {name: given for name, given in recorded.users.items() if name not in gone}
         await self.record(recorded, users)
         return not refused

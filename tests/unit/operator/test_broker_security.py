@@ -114,7 +114,7 @@ def test_a_plain_cluster_is_made_as_before() -> None:
 
 def test_the_authorizer_comes_with_the_last_stage_alone() -> None:
     """Before it, some brokers still connect without a name, and others would refuse them."""
-    authorization = {"type": "Simple", "superUsers": ["User:CN=admin", "User:ANONYMOUS"]}
+    authorization = {"type": "simple", "superUsers": ["User:CN=admin", "User:ANONYMOUS"]}
     for links in (Links.PLAIN, Links.OPENED, Links.SWITCHED):
         assert not config(cluster(links, authorization=authorization))["authorizer.class.name"]
     found = config(cluster(authorization=authorization))
@@ -125,7 +125,7 @@ def test_the_authorizer_comes_with_the_last_stage_alone() -> None:
 
 
 def test_rights_bring_encrypted_links() -> None:
-    assert cluster(authorization={"type": "Simple"}).internal_tls is True
+    assert cluster(authorization={"type": "simple"}).internal_tls is True
     assert cluster().internal_tls is None
 
 
@@ -134,9 +134,9 @@ def test_rights_bring_encrypted_links() -> None:
     [
         ({"listeners": [{**LISTENERS[0], "authentication": {"type": "tls"}}]}, "needs tls: true"),
         ({"listeners": [{**LISTENERS[0], "certificate": {"secretName": "c"}}]}, "a certificate needs tls: true"),
-        ({"authorization": {"type": "Simple"}, "internalTls": False}, "it needs internalTls: true"),
-        ({"authorization": {"type": "Simple", "superUsers": ["admin"]}}, "'admin' isn't a principal"),
-        ({"authorization": {"type": "Simple"}, "config": {"super.users": "User:a"}}, "the operator sets super.users"),
+        ({"authorization": {"type": "simple"}, "internalTls": False}, "it needs internalTls: true"),
+        ({"authorization": {"type": "simple", "superUsers": ["admin"]}}, "'admin' isn't a principal"),
+        ({"authorization": {"type": "simple"}, "config": {"super.users": "User:a"}}, "the operator sets super.users"),
         (
             {"config": {"listener.name.replication-tls.ssl.client.auth": "none"}},
             "config: the operator sets listener.name.replication-tls.ssl.client.auth itself; take it out",

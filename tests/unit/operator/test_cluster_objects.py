@@ -50,7 +50,7 @@ EVERYTHING: dict[str, Any] = {
         {"name": "users", "port": 9096, "type": "Internal", "authentication": {"type": "scram-sha-512"}},
     ],
     "internalTls": True,
-    "authorization": {"type": "Simple", "superUsers": ["User:CN=admin"]},
+    "authorization": {"type": "simple", "superUsers": ["User:CN=admin"]},
     "clusterCa": {"validityDays": 100, "renewalDays": 10},
     "clientsCa": {"generateCertificateAuthority": False},
     "config": {"num.partitions": 6, "log.retention.ms": 1000},

@@ -120,7 +120,7 @@ def test_links_become_encrypted_in_three_rolls_and_plain_again() -> None:
 def test_the_authorizer_comes_after_the_links_and_stays_out_of_a_paused_cluster() -> None:
     scene = running(internalTls=False)
     scene.world.edit(
-        "Cluster", "k", lambda spec: (spec.pop("internalTls"), spec.update(authorization={"type": "Simple"}))
+        "Cluster", "k", lambda spec: (spec.pop("internalTls"), spec.update(authorization={"type": "simple"}))
     )
 
     def authorized() -> bool:

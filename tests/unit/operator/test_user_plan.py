@@ -89,8 +89,14 @@ def test_the_oldest_user_has_a_name_and_the_uid_decides_within_a_second() -> Non
     same = replace(USER, uid="u-5")
     young = replace(USER, uid="u-1", created="2026-01-02T00:00:00Z")
     other = replace(USER, uid="u-0", created="2026-01-03T00:00:00Z")
-    contested = contest({young: "a", old: "a", same: "a", other: "CN=a"})
-    assert [contested.winner(each).uid for each in (young, old, same, other)] == ["u-5", "u-5", "u-5", "u-0"]
+    winners = contest({young: {"a"}, old: {"a"}, same: {"a"}, other: {"CN=a"}})
+    assert [winners[each].uid for each in (young, old, same, other)] == ["u-5", "u-5", "u-5", "u-0"]
+
+
+def test_a_name_at_any_listener_is_contested_and_who_yields_takes_no_name() -> None:
+    first, second, third = (replace(USER, uid=f"u-{day}", created=f"2026-01-0{day}T00:00:00Z") for day in (1, 2, 3))
+    winners = contest({third: {"c"}, second: {"b", "c"}, first: {"a", "b"}})
+    assert [winners[each] for each in (first, second, third)] == [first, first, third]
 
 
 def test_acls_are_by_their_principals() -> None:

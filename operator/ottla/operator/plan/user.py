@@ -7,8 +7,8 @@ Other principals are never touched, nor are quotas of a user together with a cli
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from ottla.operator.spec.user import UserResource
@@ -45,26 +45,18 @@ class Rights:
         return bool(self.created or self.deleted or self.quotas)
 
 
-@dataclass(frozen=True, slots=True)
-class Contest:
-    """The Users of a Cluster, with the name that each has in Kafka."""
-
-    names: Mapping[UserResource, str]  # without the Users that brokers would refuse
-    owners: Mapping[str, UserResource] = field(default_factory=dict)  # by name: the oldest of its Users
-
-    def winner(self, resource: UserResource) -> UserResource:
-        """The User that has the name of this one: itself, or an older one."""
-        return self.owners[self.names[resource]]
-
-
-def contest(names: Mapping[UserResource, str]) -> Contest:
-    """Which User has a name in Kafka: the oldest one; among those of one second, the one with the smallest uid."""
+def contest(names: Mapping[UserResource, Collection[str]]) -> dict[UserResource, UserResource]:
+    """The User that each User yields to: itself if it has all its names, else the older User that has one of them.
+    `names`: the names in Kafka of each User, without the Users that brokers would refuse. Of two Users with a common
+    name the older one has it; of two that were made in one second, the one with the smaller uid."""
     owners: dict[str, UserResource] = {}
-    for resource, name in names.items():
-        other = owners.get(name)
-        if other is None or (resource.created, resource.uid) < (other.created, other.uid):
-            owners[name] = resource
-    return Contest(names, owners)
+    winners = {}
+    for resource in sorted(names, key=lambda each: (each.created, each.uid)):
+        older = [owners[name] for name in sorted(names[resource]) if name in owners]
+        winners[resource] = older[0] if older else resource
+        if not older:
+            owners |= dict.fromkeys(names[resource], resource)
+    return winners
 
 
 def rights(resource: UserResource, name: str, kafka: KafkaUsers) -> Rights:

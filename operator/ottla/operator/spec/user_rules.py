@@ -5,11 +5,11 @@ The rules are read without the rest of the spec: a Cluster whose spec can't be c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ottla.operator.objects import Ref, ref_of
+from ottla.operator.objects import Ref, condition, ref_of
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_tls import ORGANIZATION
 from ottla.operator.spec.cluster import CLIENT_PORT
@@ -53,6 +53,7 @@ class UserRules:
     listeners: tuple[ClientListener, ...] = ()
     super_users: frozenset[str] = frozenset()  # principals
     authorizer_wanted: bool = False
+    in_force: bool = False  # the brokers run with this spec, so they map certificates to names by these rules
     about: Mapping[str, Any] = field(default_factory=dict)  # the Cluster resource itself, for Events
 
     @property
@@ -75,11 +76,10 @@ class UserRules:
         fit = [listener for listener in self.listeners if listener.authentication == wanted.value]
         return min(fit, key=lambda listener: (listener.external, not listener.bootstrap), default=None)
 
-    def is_reserved(self, name: str, namespace: str) -> bool:
-        """Whether a user may do everything by its name, and so can't belong to a User of another namespace than the
-        Cluster's: who may make Users there would become an administrator of the Cluster."""
-        is_powerful = principal_of(name) in self.super_users or name.endswith(_OF_THE_OPERATOR)
-        return is_powerful and namespace != self.cluster.namespace
+    def is_reserved(self, resource: UserResource) -> bool:
+        """Whether a User of another namespace than the Cluster's would be a user who may do everything, at any of the
+        listeners: who may make Users there would become an administrator of the Cluster."""
+        return resource.ref.namespace != self.cluster.namespace and any(map(self._is_powerful, self.names_of(resource)))
 
     def name_of(self, resource: UserResource) -> str | None:
         """The user's name in Kafka: for a certificate what the listener's mapping rules make of its name. None if no
@@ -87,11 +87,30 @@ class UserRules:
         if not resource.login.by_certificate:
             return resource.name
         listener = self.listener_for(resource.login)
-        mapping = _DEFAULT_MAPPING if listener is None else listener.mapping
-        try:
-            return mapping.user_name(resource.certified_name)
-        except NoRuleMatches:
-            return None
+        return _mapped(resource, _DEFAULT_MAPPING if listener is None else listener.mapping)
+
+    def names_of(self, resource: UserResource) -> frozenset[str]:
+        """The names that the user has at any listener. A certificate is accepted at each listener that asks for one,
+        and these may have different mapping rules."""
+        if not resource.login.by_certificate:
+            return frozenset({resource.name})
+        mappings = [listener.mapping for listener in self.listeners if listener.protocol == "SSL"]
+        names = {_mapped(resource, mapping) for mapping in mappings or [_DEFAULT_MAPPING]}
+        return frozenset(name for name in names if name is not None)
+
+    def claims_of(self, resource: UserResource, selected: Collection[str]) -> frozenset[str]:
+        """The names that a User keeps from being removed: none if the Cluster takes no Users from its namespace, all
+        that it might mean if its spec can't be followed. `selected`: the namespaces that have the Cluster's labels."""
+        if not self.namespaces.has(resource.ref.namespace, selected):
+            return frozenset()
+        meant = set() if self.is_reserved(resource) else {self.name_of(resource)}
+        if resource.refusal:
+            meant |= {resource.name, resource.certified_name, self.name_of(replace(resource, login=Login.TLS))}
+        own = resource.ref.namespace == self.cluster.namespace
+        return frozenset(name for name in meant if name is not None and (own or not self._is_powerful(name)))
+
+    def _is_powerful(self, name: str) -> bool:
+        return principal_of(name) in self.super_users or name.endswith(_OF_THE_OPERATOR)
 
 
 def parse_user_rules(resource: Mapping[str, Any]) -> UserRules:
@@ -108,6 +127,7 @@ def parse_user_rules(resource: Mapping[str, Any]) -> UserRules:
         listeners=tuple(_listener(cluster, each, addresses, config) for each in spec.get("listeners") or ()),
         super_users=_super_users(spec),
         authorizer_wanted=bool(spec.get("authorization") or config.get("authorizer.class.name")),
+        in_force=_is_in_force(resource),
         about=resource,
     )
 
@@ -115,6 +135,22 @@ def parse_user_rules(resource: Mapping[str, Any]) -> UserRules:
 def principal_of(name: str) -> str:
     """The principal of a user, as ACLs name it."""
     return f"User:{name}"
+
+
+def _is_in_force(resource: Mapping[str, Any]) -> bool:
+    """Whether the Cluster's status says that all brokers were started with the present spec. A spec that can't be
+    followed is observed, but the brokers run with an earlier one."""
+    status = resource.get("status") or {}
+    observed = status.get("observedGeneration") == resource["metadata"].get("generation")
+    invalid = "InvalidSpec" in {condition(status, kind).get("reason") for kind in ("Ready", "Progressing")}
+    return observed and not invalid and condition(status, "Rolling").get("status") == "False"
+
+
+def _mapped(resource: UserResource, mapping: MappingRules) -> str | None:
+    try:
+        return mapping.user_name(resource.certified_name)
+    except NoRuleMatches:
+        return None
 
 
 def _super_users(spec: Mapping[str, Any]) -> frozenset[str]:
