@@ -79,7 +79,9 @@ async def kept(kube: Kube, visit: Visit, duties: Duties) -> Secret:
     if present and authority != present:
         signs = "is trusted from now on, and signs later" if "next.crt" in authority else "signs from now on"
         await visit.tell("AuthorityRenewed", f"a new authority for {duties.purpose} {signs}")
-    if "next.crt" in authority and (renews or replaces not in ("", BEGUN)):
+    # The operator may have ended between the change of the data and that of the annotation. What was asked for is done
+    # then, and isn't done a second time.
+    if "next.crt" in present.keys() | authority.keys() and (renews or replaces not in ("", BEGUN)):
         noted = {FORCE_RENEW: None, FORCE_REPLACE: BEGUN if replaces else None}
         await _patched(kube, visit, duties.name, {"metadata": {"annotations": noted}})
     if authority == present and await _is_over(visit, duties, authority, replaced=replaces == BEGUN):

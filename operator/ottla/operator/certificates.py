@@ -9,7 +9,8 @@ of which waits for the one before:
 1. The operator makes a successor, whose certificate is added to the trusted certificates.
 2. Once all pods trust the successor, it signs new pairs, and the key of its predecessor is dropped. The predecessor's
    certificate is still trusted, because old pairs are in use for a while.
-3. The predecessor is trusted until there is another successor, or until it is forgotten (`without_predecessor`).
+3. Predecessors are trusted until their time is over, or until they are forgotten (`without_predecessor`). Another
+   renewal doesn't change that.
 
 etcd's members, and brokers towards etcd, read at their start which authorities they trust, so they are restarted for
 the first step; etcd reads a new pair by itself. Brokers' listeners read both while they run.
@@ -19,9 +20,10 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import re
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -38,6 +40,7 @@ AUTHORITY_DAYS = 3650
 PAIR_DAYS = 730
 AHEAD = timedelta(hours=1)  # certificates are valid from so long ago, because clocks differ
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _PARTS = ("server.crt", "server.key", "client.crt", "client.key")
 
 Secret = dict[str, bytes]
@@ -129,12 +132,13 @@ def tended(
     if "next.crt" in by:
         if not known and not over:
             return by
-        return {"tls.crt": by["next.crt"], "tls.key": by["next.key"], "before.crt": by["tls.crt"]}
+        return successor(by) | _before((by["tls.crt"], by.get("before.crt", b"")), now)
     if over:
         return authority(name, now, days)
     if not asked and not _due(certificate, now, ahead_days):
         return by
-    return {part: by[part] for part in ("tls.crt", "tls.key")} | _next(authority(name, now, days))
+    kept = {part: by[part] for part in ("tls.crt", "tls.key")} | _before((by.get("before.crt", b""),), now)
+    return kept | _next(authority(name, now, days))
 
 
 def lost(trust: bytes, name: str, now: datetime, days: int) -> Secret:
@@ -148,12 +152,18 @@ def signs(by: Secret) -> bool:
     return "tls.key" in by
 
 
+def _before(texts: Iterable[bytes], now: datetime) -> Secret:
+    """The part with the certificates of predecessors that aren't over yet; nothing where there are none."""
+    lasting = joined(each for each in _each(texts) if now < expires_at(each))
+    return {"before.crt": lasting} if lasting else {}
+
+
 def _next(by: Secret) -> Secret:
     return {"next.crt": by["tls.crt"], "next.key": by["tls.key"]}
 
 
 def without_predecessor(by: Secret) -> Secret:
-    """The authority's data without its predecessor, which isn't trusted any more."""
+    """The authority's data without its predecessors, which aren't trusted any more."""
     return {part: content for part, content in by.items() if part != "before.crt"}
 
 
@@ -173,12 +183,22 @@ def expires_at(text: bytes) -> datetime:
 
 
 def trusted(by: Secret) -> bytes:
-    """The certificates of the authority, its successor and its predecessor, and the root of an authority from
-    elsewhere.
+    """The certificates of the authority, its successor and its predecessors, and the root of an authority from
+    elsewhere."""
+    return joined(by[part] for part in ("tls.crt", "next.crt", "before.crt", "ca.crt") if part in by)
 
-    They are sorted, so that the text doesn't change when the successor becomes the authority.
+
+def joined(texts: Iterable[bytes]) -> bytes:
+    """One PEM text with the certificates of several ones, each of them once.
+
+    They are sorted, so that the text doesn't change when a successor becomes the authority.
     """
-    return b"".join(sorted({by[part] for part in ("tls.crt", "next.crt", "before.crt", "ca.crt") if part in by}))
+    return b"".join(sorted({each + b"\n" for each in _each(texts)}))
+
+
+def _each(texts: Iterable[bytes]) -> list[bytes]:
+    """The certificates in PEM texts, one by one; what stands between them is left out."""
+    return [each for text in texts for each in _CERTIFICATE.findall(text)]
 
 
 def pairs(by: Secret, found: Secret, name: str, hosts: list[str], now: datetime) -> Secret:

@@ -264,6 +264,18 @@ def test_a_person_asks_for_a_renewal_and_it_takes_the_usual_steps() -> None:
     assert "before.crt" in secret(scene, "k-cluster-ca")
 
 
+def test_an_operator_that_ends_before_it_notes_a_renewal_does_not_renew_a_second_time() -> None:
+    scene = running()
+    asked(scene, "k-cluster-ca", {RENEW: "yes"})
+    scene.rounds(1)
+    asked(scene, "k-cluster-ca", {RENEW: "yes"})  # the Secret is as it was when the operator ended after the first step
+    scene.now += timedelta(days=15)
+    scene.rounds(3)
+    found = secret(scene, "k-cluster-ca")
+    assert found.keys() == {"tls.crt", "tls.key", "before.crt"}
+    assert annotation(scene.world.objects["Secret", "shop", "k-cluster-ca"], RENEW) == ""
+
+
 def test_controllers_that_can_not_be_asked_have_five_minutes() -> None:
     scene = running(controllers={"replicas": 2})
     asked(scene, "k-cluster-ca", {REPLACE: "true"})
