@@ -12,6 +12,7 @@ from ottla.operator.certificates import Issued, Secret
 from ottla.operator.kube import Kube
 from ottla.operator.plan import broker_tls, names
 from ottla.operator.plan.broker_pods import CONTROLLER
+from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE
 from ottla.operator.plan.observed import addresses
 from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import ENCRYPTED_REPLICATION_PORT
@@ -70,7 +71,7 @@ class Security:
 
         grace = timedelta(days=cluster.cluster_ca.renewal_days) / 2
         name = names.cluster_ca(cluster.name)
-        return Duties(name, "the brokers' certificates", cluster.cluster_ca, grace, read, replaced)
+        return Duties(name, "the brokers' certificates", CLUSTER_CA_FILE, cluster.cluster_ca, grace, read, replaced)
 
     def _of_clients(self, visit: Visit) -> Duties:
         cluster = visit.cluster
@@ -83,7 +84,7 @@ class Security:
             return visit.now >= certificates.made_at(authority["tls.crt"]) + FORGOTTEN_AFTER
 
         name = names.clients_ca(cluster.name)
-        return Duties(name, "clients' certificates", cluster.clients_ca, timedelta(), read, replaced)
+        return Duties(name, "clients' certificates", CLIENTS_CA_FILE, cluster.clients_ca, timedelta(), read, replaced)
 
     async def _accepted(self, visit: Visit, ports: Sequence[int], pair: Issued) -> bool:
         """Whether each broker accepts this certificate at these ports. A broker that doesn't run reads its files when

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from ottla.operator import certificates
@@ -323,6 +325,150 @@ def test_an_authority_from_elsewhere_is_used_and_never_changed() -> None:
     scene.now += timedelta(days=99)
     scene.rounds(1)
     assert secret(scene, "k-cluster-ca") == own
+
+
+def own_authority(scene: Scene, name: str, **given: Any) -> dict[str, bytes]:
+    """Puts an authority from elsewhere into a Secret of a Cluster, as cert-manager does it."""
+    own = certificates.authority("elsewhere", scene.now, 100) | given
+    meta = {"name": name, "namespace": "shop", "uid": "s", "resourceVersion": "1"}
+    scene.world.objects["Secret", "shop", name] = {"kind": "Secret", "metadata": meta, "data": encoded(own)}
+    return own
+
+
+BOTH_FROM_ELSEWHERE = {name: {"generateCertificateAuthority": False} for name in ("clusterCa", "clientsCa")}
+
+
+def running_with_own_authorities() -> tuple[Scene, dict[str, dict[str, bytes]]]:
+    scene = Scene(listeners=[PLAIN, MTLS], **BOTH_FROM_ELSEWHERE)
+    first = {name: own_authority(scene, name) for name in ("k-cluster-ca", "k-clients-ca")}
+    scene.rounds(8)
+    assert len(scene.pods()) == 3
+    return scene, first
+
+
+def test_an_authority_from_elsewhere_that_is_replaced_in_place_signs_once_brokers_accept_it() -> None:
+    scene, first = running_with_own_authorities()
+    mounted = secret(scene, "k-brokers-tls")
+    scene.probe.accepts = False
+    scene.now += timedelta(days=70)
+    second = {name: own_authority(scene, name) for name in first}
+    scene.rounds(3)
+    waiting = secret(scene, "k-brokers-tls")
+    for name, file in (("k-cluster-ca", "cluster-ca.crt"), ("k-clients-ca", "clients-ca.crt")):
+        assert secret(scene, name) == second[name]
+        both = certificates.joined([first[name]["tls.crt"], second[name]["tls.crt"]])
+        assert waiting[file] == secret(scene, f"{name}-cert")["ca.crt"] == both
+    for file in ("replication-tls.pem", "mtls.pem"):
+        assert waiting[file] == mounted[file], "brokers don't trust the new authority yet"
+    scene.probe.accepts = True
+    scene.rounds(2)
+    signed = secret(scene, "k-brokers-tls")
+    for file in ("replication-tls.pem", "mtls.pem"):
+        pair = certificates.pair_in(signed[file])
+        hosts = certificates.hosts_of(pair.certificate)
+        assert certificates.usable(second["k-cluster-ca"], pair, scene.now, hosts=hosts)
+    scene.probe.accepts = False  # a broker that is down doesn't take the word back
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+    scene.now += timedelta(days=31)
+    scene.rounds(2)
+    assert secret(scene, "k-brokers-tls")["cluster-ca.crt"] == second["k-cluster-ca"]["tls.crt"], "the first is over"
+    assert restarts(scene) == []
+
+
+def test_the_predecessor_of_an_authority_from_elsewhere_is_forgotten_when_a_person_says_so() -> None:
+    scene, first = running_with_own_authorities()
+    second = own_authority(scene, "k-cluster-ca")
+    asked(scene, "k-cluster-ca", {REPLACE: "true"})
+    scene.probe.shows = False
+    scene.rounds(3)
+    assert first["k-cluster-ca"]["tls.crt"] in secret(scene, "k-cluster-ca-cert")["ca.crt"]
+    scene.probe.shows = True
+    scene.rounds(2)
+    assert secret(scene, "k-cluster-ca-cert")["ca.crt"] == second["tls.crt"]
+    assert secret(scene, "k-brokers-tls")["cluster-ca.crt"] == second["tls.crt"]
+    assert annotation(scene.world.objects["Secret", "shop", "k-cluster-ca"], REPLACE) == ""
+
+
+@pytest.mark.parametrize("lost", ["k-cluster-ca-cert"])
+@pytest.mark.parametrize("damage", [{}, {"tls.crt": b"not a certificate"}, None])
+def test_an_authority_that_is_damaged_or_lost_with_another_secret_is_replaced_in_steps(
+    damage: dict[str, bytes] | None, lost: str
+) -> None:
+    scene = running()
+    first = secret(scene, "k-cluster-ca")["tls.crt"]
+    scene.probe.accepts = False
+    if damage is None:
+        del scene.world.objects["Secret", "shop", "k-cluster-ca"]
+    else:
+        scene.world.objects["Secret", "shop", "k-cluster-ca"]["data"] = encoded(damage)
+    del scene.world.objects["Secret", "shop", lost]
+    scene.rounds(2)
+    trust = secret(scene, "k-brokers-tls")["cluster-ca.crt"]
+    assert first in trust
+    assert trust.count(b"BEGIN") == 2
+    assert secret(scene, "k-cluster-ca").keys() == {"before.crt", "next.crt", "next.key"}
+    scene.probe.accepts = True
+    scene.rounds(3)
+    pair = certificates.pair_in(secret(scene, "k-brokers-tls")["replication-tls.pem"])
+    hosts = certificates.hosts_of(pair.certificate)
+    assert certificates.usable(secret(scene, "k-cluster-ca"), pair, scene.now, hosts=hosts)
+
+
+def test_a_lost_authority_is_followed_without_a_question_once_its_time_is_over() -> None:
+    for days_between, kept in ((100, True), (0, False)):
+        scene = running()
+        scene.probe.accepts = False
+        scene.now += timedelta(days=days_between)
+        del scene.world.objects["Secret", "shop", "k-cluster-ca"]
+        scene.rounds(2)
+        waiting = secret(scene, "k-cluster-ca")
+        assert "tls.key" not in waiting
+        scene.now += timedelta(days=366 - days_between)
+        scene.rounds(2)
+        found = secret(scene, "k-cluster-ca")
+        assert found.keys() == {"tls.crt", "tls.key"}
+        assert (found["tls.key"] == waiting["next.key"]) is kept, "the successor may be over, too"
+
+
+def test_an_authority_from_elsewhere_that_can_not_sign_is_refused_in_words() -> None:
+    scene, first = running_with_own_authorities()
+    mounted = secret(scene, "k-brokers-tls")
+    leaf = certificates.issued(first["k-cluster-ca"], "leaf", scene.now)
+    ended = certificates.authority("k", scene.now - timedelta(days=9), 3)
+    later = certificates.authority("k", scene.now + timedelta(days=9), 3)
+    for pair, words in (
+        ({"tls.crt": leaf.certificate, "tls.key": leaf.key}, "isn't that of an authority"),
+        (ended, "the authority has expired on 2026-04-25"),
+        (later, "the authority isn't valid before 2026-05-10"),
+        (_authority_with_an_ed25519_key(scene), "its key has to be of the type EC or RSA"),
+    ):
+        own_authority(scene, "k-cluster-ca", **pair)
+        scene.rounds(1)
+        assert words in scene.condition_message("BrokerCertificatesReconciled")
+        assert secret(scene, "k-brokers-tls") == mounted
+
+
+def _authority_with_an_ed25519_key(scene: Scene) -> dict[str, bytes]:
+    key = ed25519.Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "k")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(scene.now)
+        .not_valid_after(scene.now + timedelta(days=9))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, None)
+    )
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return {
+        "tls.crt": certificate.public_bytes(pem),
+        "tls.key": key.private_bytes(pem, pkcs8, serialization.NoEncryption()),
+    }
 
 
 @pytest.mark.parametrize("said", [None, True])
