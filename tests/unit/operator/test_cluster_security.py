@@ -183,8 +183,35 @@ def test_a_persons_certificate_is_taken_over_whenever_it_changes() -> None:
     wrong = encoded({"tls.crt": first.certificate, "tls.key": second.key})
     scene.world.objects["Secret", "shop", "mine"]["data"] = wrong
     scene.rounds(1)
-    assert "tls.key isn't the key" in scene.condition_message("BrokerCertificatesReconciled")
+    assert "tls.key isn't the key" in scene.condition_message("ListenerCertificatesReconciled")
     assert certificates.pair_in(secret(scene, "k-brokers-tls")["own.pem"]).certificate == second.certificate
+
+
+def test_a_bad_certificate_of_one_listener_keeps_nothing_else_from_being_done() -> None:
+    own = {"name": "own", "port": 9095, "type": "Internal", "tls": True, "certificate": {"secretName": "mine"}}
+    scene = Scene(listeners=[PLAIN, own, MTLS])
+    scene.rounds(2)
+    assert secret(scene, "k-brokers-tls").keys() == {
+        "cluster-ca.crt", "clients-ca.crt", "replication-tls.pem", "mtls.pem",
+    }  # fmt: skip
+    assert scene.pods() == [], "brokers can't start without the file of the listener own"
+    pair = certificates.issued(certificates.authority("elsewhere", scene.now), "a", scene.now, purposes=(SERVER,))
+    data = encoded({"tls.crt": pair.certificate, "tls.key": pair.key})
+    scene.world.objects["Secret", "shop", "mine"] = {"kind": "Secret", "metadata": {"name": "mine"}, "data": data}
+    scene.rounds(8)
+    mounted = secret(scene, "k-brokers-tls")
+    scene.world.objects["Secret", "shop", "mine"]["data"] = {}
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=4))
+    scene.now += timedelta(days=250)
+    scene.rounds(3)
+    renewed = secret(scene, "k-brokers-tls")
+    assert renewed["own.pem"] == mounted["own.pem"]
+    assert renewed["mtls.pem"] != mounted["mtls.pem"]
+    assert renewed["replication-tls.pem"] != mounted["replication-tls.pem"]
+    assert scene.condition_message("ListenerCertificatesReconciled") == (
+        "listeners: own: the Secret mine has no tls.crt: add it"
+    )
+    assert len(scene.pods()) == 4
 
 
 def test_an_authority_that_nears_its_end_gets_a_successor_that_signs_when_brokers_and_clients_know_it() -> None:
@@ -391,7 +418,7 @@ def test_the_predecessor_of_an_authority_from_elsewhere_is_forgotten_when_a_pers
     assert annotation(scene.world.objects["Secret", "shop", "k-cluster-ca"], REPLACE) == ""
 
 
-@pytest.mark.parametrize("lost", ["k-cluster-ca-cert"])
+@pytest.mark.parametrize("lost", ["k-cluster-ca-cert", "k-brokers-tls"])
 @pytest.mark.parametrize("damage", [{}, {"tls.crt": b"not a certificate"}, None])
 def test_an_authority_that_is_damaged_or_lost_with_another_secret_is_replaced_in_steps(
     damage: dict[str, bytes] | None, lost: str
