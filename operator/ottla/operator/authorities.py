@@ -37,6 +37,7 @@ from ottla.operator.visit import Visit
 
 FORCE_RENEW, FORCE_REPLACE = "ottla.dev/force-renew", "ottla.dev/force-replace"
 SIGNS = "ottla.dev/signs"  # a digest of the certificate of an authority from elsewhere that brokers have accepted
+READ_WITHIN = timedelta(minutes=5)  # kubelets replace the files of a Secret within two minutes
 BEGUN = "begun"  # the value that the operator gives to FORCE_REPLACE once there is a successor
 _OWN = ("tls.crt", "tls.key")
 _NOTHING: Object = {"metadata": {}}
@@ -94,7 +95,9 @@ async def kept(kube: Kube, visit: Visit, duties: Duties) -> Secret:
         forgotten: Object = {"data": {"before.crt": None}, "metadata": {"annotations": {FORCE_REPLACE: None}}}
         await _patched(kube, visit, duties.name, forgotten)
         await visit.tell("AuthorityForgotten", f"the former authority for {duties.purpose} isn't trusted any more")
-    visit.busy |= bool(renews or replaces) or not certificates.signs(authority)
+    if replaces == BEGUN and not {"before.crt", "next.crt"} & authority.keys():
+        await _patched(kube, visit, duties.name, {"metadata": {"annotations": {FORCE_REPLACE: None}}})
+    _hurry(visit, authority, in_haste=in_haste)
     await _tell_trust(kube, visit, duties.name, authority)
     return authority
 
@@ -108,6 +111,7 @@ async def _own_kept(kube: Kube, visit: Visit, duties: Duties, found: Object | No
     authority = certificates.following(own, await _trusted_so_far(kube, visit, duties), visit.now)
     if not certificates.signs(authority) and (noted == mark or await duties.read(authority)):
         authority = certificates.tended(authority, duties.name, visit.now, known=True)
+    await _tell_ignored(kube, visit, duties, found or _NOTHING, authority)
     if annotation(found or _NOTHING, FORCE_REPLACE) and await _is_over(visit, duties, authority, replaced=True):
         authority = certificates.without_predecessor(authority)
         await _patched(kube, visit, duties.name, {"metadata": {"annotations": {FORCE_REPLACE: None}}})
@@ -117,6 +121,20 @@ async def _own_kept(kube: Kube, visit: Visit, duties: Duties, found: Object | No
     if signs and mark != noted != "":
         await visit.tell("AuthorityRenewed", f"a new authority for {duties.purpose} signs from now on")
     return authority
+
+
+async def _tell_ignored(kube: Kube, visit: Visit, duties: Duties, found: Object, authority: Secret) -> None:
+    """Tells a person that an annotation of an authority from elsewhere has no effect, and takes it away."""
+    replaceable = not certificates.signs(authority) or "before.crt" in authority
+    ignored = [name for name in (FORCE_RENEW, FORCE_REPLACE) if annotation(found, name)]
+    for name in ignored:
+        if name == FORCE_RENEW or not replaceable:
+            await _patched(kube, visit, duties.name, {"metadata": {"annotations": {name: None}}})
+            await visit.tell(
+                "RenewalIgnored",
+                f"{name} of the Secret {duties.name} has no effect, because the authority isn't made by the operator "
+                "(generateCertificateAuthority: false): put another one into tls.crt and tls.key",
+            )
 
 
 def mark_of(own: Secret) -> str:
@@ -141,6 +159,12 @@ async def _may_sign(visit: Visit, duties: Duties, present: Secret, *, in_haste: 
         return False
     waited = in_haste or visit.now >= certificates.made_at(present["next.crt"]) + duties.grace
     return waited and await duties.read(present)
+
+
+def _hurry(visit: Visit, authority: Secret, *, in_haste: bool) -> None:
+    """Has the Cluster reconciled again soon while brokers are about to read the successor of an authority."""
+    made = certificates.made_at(authority["next.crt"]) if "next.crt" in authority else None
+    visit.busy |= in_haste and made is not None and visit.now < made + READ_WITHIN
 
 
 async def _is_over(visit: Visit, duties: Duties, authority: Secret, *, replaced: bool) -> bool:

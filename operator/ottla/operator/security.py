@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from ottla.operator import authorities, certificates
-from ottla.operator.authorities import Duties
+from ottla.operator.authorities import READ_WITHIN, Duties
 from ottla.operator.broker_certificates import brokers_kept, operators_kept
 from ottla.operator.certificates import Issued, Secret
 from ottla.operator.kube import Kube
@@ -20,7 +20,6 @@ from ottla.operator.spec.security import Authentication
 from ottla.operator.trust_probe import TrustProbe
 from ottla.operator.visit import Visit
 
-SYNCED_AFTER = timedelta(minutes=5)  # kubelets replace the files of a Secret within two minutes
 FORGOTTEN_AFTER = timedelta(days=1)  # clients get other certificates within this time
 
 
@@ -55,7 +54,7 @@ class Security:
         changing = visit.encrypted_somewhere and not links
 
         async def read(authority: Secret) -> bool:
-            if changing or not _since(visit, authority["next.crt"], SYNCED_AFTER):
+            if changing or not _since(visit, authority["next.crt"], READ_WITHIN):
                 return False
             return await self._accepted(visit, links, _probing(visit, certificates.successor(authority)))
 

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 
 from ottla.operator import certificates
 from ottla.operator.certificates import CLIENT, SERVER, decoded, encoded
+from ottla.operator.cluster import QUIET_S, SOON_S
 from ottla.operator.objects import annotation
 from tests.unit.operator.kubernetes_world import Object
 from tests.unit.operator.test_cluster import OUTSIDE, Scene, running
@@ -402,6 +403,30 @@ def test_an_authority_from_elsewhere_that_is_replaced_in_place_signs_once_broker
     scene.rounds(2)
     assert secret(scene, "k-brokers-tls")["cluster-ca.crt"] == second["k-cluster-ca"]["tls.crt"], "the first is over"
     assert restarts(scene) == []
+
+
+def test_annotations_without_effect_on_an_authority_from_elsewhere_are_told_and_taken_away() -> None:
+    scene, _ = running_with_own_authorities()
+    for name in (RENEW, REPLACE):
+        asked(scene, "k-cluster-ca", {name: "true"})
+        scene.rounds(2)
+        assert annotation(scene.world.objects["Secret", "shop", "k-cluster-ca"], name) == ""
+        told = [message for reason, message in scene.world.events if reason == "RenewalIgnored"]
+        assert [message for message in told if message.startswith(f"{name} of the Secret k-cluster-ca has no effect")]
+
+
+def test_a_replacement_makes_no_haste_while_there_is_nothing_to_do_but_to_wait() -> None:
+    scene = running(listeners=[PLAIN, MTLS])
+    scene.probe.accepts = scene.probe.shows = False
+    asked(scene, "k-cluster-ca", {REPLACE: "true"})
+    scene.rounds(2)
+    assert scene.reconcile().requeue_after == SOON_S, "brokers are about to read the new authority"
+    scene.now += timedelta(minutes=6)
+    assert scene.reconcile().requeue_after == QUIET_S
+    scene.probe.accepts = True
+    scene.rounds(3)
+    assert annotation(scene.world.objects["Secret", "shop", "k-cluster-ca"], REPLACE) == "begun"
+    assert scene.reconcile().requeue_after == QUIET_S, "brokers show certificates of the former authority"
 
 
 def test_the_predecessor_of_an_authority_from_elsewhere_is_forgotten_when_a_person_says_so() -> None:
