@@ -153,7 +153,7 @@ def lost(trust: bytes, name: str, now: datetime, days: int) -> Secret:
 def following(own: Secret, trust: bytes, now: datetime) -> Secret:
     """The data of an authority that is to follow the others whose certificates are trusted now (PEM): nothing signs,
     until everybody trusts it, too. It signs at once if there are no others, or all of them are over."""
-    new = {part: own[part] for part in ("tls.crt", "tls.key", "ca.crt") if part in own}
+    new: Secret = {part: own[part] for part in ("tls.crt", "tls.key", "ca.crt") if part in own}
     before = _before([joined(set(_each([trust])) - set(_each(new.values())))], now)
     if not before:
         return new

@@ -22,8 +22,8 @@ from typing import Any
 
 from ottla.operator.absences import Absences
 from ottla.operator.administration import Administration, asking
-from ottla.operator.broker_sets import BrokerSets
 from ottla.operator.broker_certificates import tell_refused
+from ottla.operator.broker_sets import BrokerSets
 from ottla.operator.brokers import BrokerPages
 from ottla.operator.claims import hold_new_volumes, look_at_volumes
 from ottla.operator.etcd import EtcdKeeper

@@ -6,9 +6,9 @@ that this authority has signed.
 
 In TLS 1.2 a broker ends the handshake after it has verified the certificate. So a handshake that ends says that the
 broker accepts the authority's certificates, also where it closes the connection afterwards, because its
-ssl.principal.mapping.rules know no name for the probe. In TLS 1.3 the client's side of the handshake ends before. A broker
-that speaks nothing else has to answer a request, or to close the connection without an alert; after a reset it is
-unknown, because a reset may overtake an alert.
+ssl.principal.mapping.rules know no name for the probe. In TLS 1.3 the client's side of the handshake ends before. A
+broker that speaks nothing else has to answer a request, or to close the connection without an alert; a reset says
+nothing, because it may overtake an alert.
 """
 
 from __future__ import annotations
