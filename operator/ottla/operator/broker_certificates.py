@@ -18,7 +18,7 @@ from ottla.operator.plan import broker_tls, names
 from ottla.operator.plan.broker_file import server_properties
 from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE, LINKS_FILE, ORGANIZATION
-from ottla.operator.refusals import Awaited
+from ottla.operator.refusals import Awaited, Refusals
 from ottla.operator.spec.cluster import Cluster, Listener
 from ottla.operator.visit import Visit
 
@@ -38,35 +38,47 @@ async def operators_kept(kube: Kube, visit: Visit, authority: Secret) -> None:
 
 async def brokers_kept(kube: Kube, visit: Visit, authority: Secret, clients: Secret) -> None:
     """Keeps the Secret with the brokers' files. `clients`: the authority of clients, empty where no listener asks for
-    certificates. Raises SecretIncomplete if a listener's own Secret can't be used."""
+    certificates. Raises the first refusal of a file that doesn't exist yet, SecretIncomplete if a listener's own Secret
+    can't be used; the other files are kept all the same. If a refused file exists, the refusal is for the part
+    ListenerCertificates, because pods can be made."""
     cluster = visit.cluster
     name = names.broker_certificates(cluster.name)
     found = await kube.get("Secret", cluster.namespace, name)
     present = certificates.decoded(found)
-    data = {
-        CLUSTER_CA_FILE: certificates.trusted(authority),
-        LINKS_FILE: _signed(
-            visit,
-            authority,
-            present.get(LINKS_FILE, b""),
-            broker_tls.brokers_name(cluster),
-            broker_tls.hosts_of_links(cluster),
-        ),
-    }
+    # Brokers have to read what they are to trust before anything else can go on, so these files depend on nothing.
+    data = {CLUSTER_CA_FILE: certificates.trusted(authority)}
     if clients:
         data[CLIENTS_CA_FILE] = certificates.trusted(clients)
-    for listener in cluster.listeners:
-        if not listener.tls:
+    missing = Refusals()
+    for file, listener in [(LINKS_FILE, None), *((broker_tls.file_of(each), each) for each in cluster.listeners)]:
+        if listener is not None and not listener.tls:
             continue
-        file = broker_tls.file_of(listener)
-        if listener.certificate_secret is not None:
-            data[file] = await _own(kube, cluster, listener, listener.certificate_secret)
-        else:
-            hosts = broker_tls.hosts_of(cluster, listener, _brokers(visit), _addresses(visit, listener))
-            data[file] = _signed(visit, authority, present.get(file, b""), broker_tls.brokers_name(cluster), hosts)
+        with (visit.listener_certificates if file in present else missing).gathered():
+            data[file] = present.get(file, b"")
+            data[file] = await _store(kube, visit, authority, listener, data[file])
+    data = {file: content for file, content in data.items() if content}
     if not _all_started_anew(visit):
         data = {**present, **data}
     await visit.found.keep_secret(names.secret(cluster, name, BROKER, certificates.encoded(data)), found)
+    missing.told()
+
+
+async def _store(kube: Kube, visit: Visit, authority: Secret, listener: Listener | None, present: bytes) -> bytes:
+    """The key store of a listener for clients, or of the one between brokers (None)."""
+    cluster = visit.cluster
+    if listener is not None and listener.certificate_secret is not None:
+        return await _own(kube, cluster, listener, listener.certificate_secret)
+    hosts = (
+        broker_tls.hosts_of_links(cluster)
+        if listener is None
+        else broker_tls.hosts_of(cluster, listener, _brokers(visit), _addresses(visit, listener))
+    )
+    return _signed(visit, authority, present, broker_tls.brokers_name(cluster), hosts)
+
+
+async def tell_refused(visit: Visit) -> None:
+    """Raises the refusal of a listener whose present certificate is kept."""
+    visit.listener_certificates.told()
 
 
 def _brokers(visit: Visit) -> Iterable[int]:

@@ -9,7 +9,8 @@ of which waits for the one before:
 1. The operator makes a successor, whose certificate is added to the trusted certificates.
 2. Once all pods trust the successor, it signs new pairs, and the key of its predecessor is dropped. The predecessor's
    certificate is still trusted, because old pairs are in use for a while.
-3. The predecessor is trusted until there is another successor, or until it is forgotten (`without_predecessor`).
+3. Predecessors are trusted until their time is over, or until they are forgotten (`without_predecessor`). Another
+   renewal doesn't change that.
 
 etcd's members, and brokers towards etcd, read at their start which authorities they trust, so they are restarted for
 the first step; etcd reads a new pair by itself. Brokers' listeners read both while they run.
@@ -19,9 +20,10 @@ from __future__ import annotations
 
 import base64
 import ipaddress
+import re
 import ssl
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -38,6 +40,7 @@ AUTHORITY_DAYS = 3650
 PAIR_DAYS = 730
 AHEAD = timedelta(hours=1)  # certificates are valid from so long ago, because clocks differ
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _PARTS = ("server.crt", "server.key", "client.crt", "client.key")
 
 Secret = dict[str, bytes]
@@ -118,8 +121,11 @@ def tended(
     authority; `ahead_days`: how long before its end an authority gets a successor (None: a third of its lifetime);
     `asked`: a person asks for a successor now.
     """
+    if "next.crt" in by and now >= expires_at(by["next.crt"]):
+        by = {part: content for part, content in by.items() if not part.startswith("next.")}
     if not signs(by) and "next.crt" in by:
-        return {**successor(by), "before.crt": by["before.crt"]} if known else by
+        before = _before((by.get("before.crt", b""), by.get("tls.crt", b"")), now)
+        return successor(by) | before if known or not before else by
     try:
         certificate = x509.load_pem_x509_certificate(by["tls.crt"])
         serialization.load_pem_private_key(by["tls.key"], None)
@@ -129,18 +135,36 @@ def tended(
     if "next.crt" in by:
         if not known and not over:
             return by
-        return {"tls.crt": by["next.crt"], "tls.key": by["next.key"], "before.crt": by["tls.crt"]}
+        return successor(by) | _before((by["tls.crt"], by.get("before.crt", b"")), now)
     if over:
         return authority(name, now, days)
     if not asked and not _due(certificate, now, ahead_days):
         return by
-    return {part: by[part] for part in ("tls.crt", "tls.key")} | _next(authority(name, now, days))
+    kept = {part: by[part] for part in ("tls.crt", "tls.key")} | _before((by.get("before.crt", b""),), now)
+    return kept | _next(authority(name, now, days))
 
 
 def lost(trust: bytes, name: str, now: datetime, days: int) -> Secret:
     """The data of an authority whose Secret is lost: nothing signs, until everybody trusts the successor beside the
-    certificates that are trusted now (PEM)."""
-    return {"before.crt": trust, **_next(authority(name, now, days))}
+    certificates that are trusted now (PEM). If all of these are over, the new authority signs at once."""
+    return following(authority(name, now, days), trust, now)
+
+
+def following(own: Secret, trust: bytes, now: datetime) -> Secret:
+    """The data of an authority that is to follow the others whose certificates are trusted now (PEM): nothing signs,
+    until everybody trusts it, too. It signs at once if there are no others, or all of them are over."""
+    new: Secret = {part: own[part] for part in ("tls.crt", "tls.key", "ca.crt") if part in own}
+    before = _before([joined(set(_each([trust])) - set(_each(new.values())))], now)
+    if not before:
+        return new
+    root = {part: own[part] for part in ("ca.crt",) if part in own}
+    return before | root | _next(new)
+
+
+def is_damaged(by: Secret) -> bool:
+    """Whether the authority that signs, or the one that is to sign, can't be read."""
+    which = "tls" if signs(by) or "next.crt" not in by else "next"
+    return bool(problem_of_pair(Issued(by.get(f"{which}.crt", b""), by.get(f"{which}.key", b""))))
 
 
 def signs(by: Secret) -> bool:
@@ -148,18 +172,25 @@ def signs(by: Secret) -> bool:
     return "tls.key" in by
 
 
+def _before(texts: Iterable[bytes], now: datetime) -> Secret:
+    """The part with the certificates of predecessors that aren't over yet; nothing where there are none."""
+    lasting = joined(each for each in _each(texts) if now < expires_at(each))
+    return {"before.crt": lasting} if lasting else {}
+
+
 def _next(by: Secret) -> Secret:
     return {"next.crt": by["tls.crt"], "next.key": by["tls.key"]}
 
 
 def without_predecessor(by: Secret) -> Secret:
-    """The authority's data without its predecessor, which isn't trusted any more."""
+    """The authority's data without its predecessors, which aren't trusted any more."""
     return {part: content for part, content in by.items() if part != "before.crt"}
 
 
 def successor(by: Secret) -> Secret:
     """The authority that is to sign next, as an authority that signs now. There has to be one."""
-    return {"tls.crt": by["next.crt"], "tls.key": by["next.key"]}
+    root = {part: by[part] for part in ("ca.crt",) if part in by}
+    return {"tls.crt": by["next.crt"], "tls.key": by["next.key"]} | root
 
 
 def made_at(certificate: bytes) -> datetime:
@@ -173,12 +204,30 @@ def expires_at(text: bytes) -> datetime:
 
 
 def trusted(by: Secret) -> bytes:
-    """The certificates of the authority, its successor and its predecessor, and the root of an authority from
-    elsewhere.
+    """The certificates of the authority, its successor and its predecessors, and the root of an authority from
+    elsewhere."""
+    return joined(by[part] for part in ("tls.crt", "next.crt", "before.crt", "ca.crt") if part in by)
 
-    They are sorted, so that the text doesn't change when the successor becomes the authority.
+
+def joined(texts: Iterable[bytes]) -> bytes:
+    """One PEM text with the certificates of several ones, each of them once.
+
+    They are sorted, so that the text doesn't change when a successor becomes the authority.
     """
-    return b"".join(sorted({by[part] for part in ("tls.crt", "next.crt", "before.crt", "ca.crt") if part in by}))
+    return b"".join(sorted({each + b"\n" for each in _each(texts)}))
+
+
+def _each(texts: Iterable[bytes]) -> list[bytes]:
+    """The certificates in PEM texts, one by one; what stands between them, or can't be read, is left out."""
+    return [each for text in texts for each in _CERTIFICATE.findall(text) if _is_readable(each)]
+
+
+def _is_readable(certificate: bytes) -> bool:
+    try:
+        x509.load_pem_x509_certificate(certificate)
+    except ValueError:
+        return False
+    return True
 
 
 def pairs(by: Secret, found: Secret, name: str, hosts: list[str], now: datetime) -> Secret:
@@ -214,6 +263,26 @@ def problem_of_pair(pair: Issued) -> str:
     same = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
     if certificate.public_key().public_bytes(*same) != key.public_key().public_bytes(*same):
         return "tls.key isn't the key of the certificate in tls.crt"
+    return ""
+
+
+def problem_of_authority(own: Issued, now: datetime) -> str:
+    """Why a pair from elsewhere can't sign certificates; empty if it can."""
+    if problem := problem_of_pair(own):
+        return problem
+    certificate = x509.load_pem_x509_certificates(own.certificate)[0]
+    if not isinstance(certificate.public_key(), ec.EllipticCurvePublicKey | rsa.RSAPublicKey):
+        return "its key has to be of the type EC or RSA"
+    try:
+        is_authority = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        is_authority = False
+    if not is_authority:
+        return "the certificate in tls.crt isn't that of an authority (basicConstraints says nothing of CA:TRUE)"
+    if now >= certificate.not_valid_after_utc:
+        return f"the authority has expired on {certificate.not_valid_after_utc:%Y-%m-%d}"
+    if now < certificate.not_valid_before_utc:
+        return f"the authority isn't valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC"
     return ""
 
 

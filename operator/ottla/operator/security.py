@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from ottla.operator import authorities, certificates
-from ottla.operator.authorities import Duties
+from ottla.operator.authorities import READ_WITHIN, Duties
 from ottla.operator.broker_certificates import brokers_kept, operators_kept
 from ottla.operator.certificates import Issued, Secret
 from ottla.operator.kube import Kube
 from ottla.operator.plan import broker_tls, names
 from ottla.operator.plan.broker_pods import CONTROLLER
+from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE
 from ottla.operator.plan.observed import addresses
 from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import ENCRYPTED_REPLICATION_PORT
@@ -19,7 +20,6 @@ from ottla.operator.spec.security import Authentication
 from ottla.operator.trust_probe import TrustProbe
 from ottla.operator.visit import Visit
 
-SYNCED_AFTER = timedelta(minutes=5)  # kubelets replace the files of a Secret within two minutes
 FORGOTTEN_AFTER = timedelta(days=1)  # clients get other certificates within this time
 
 
@@ -54,7 +54,7 @@ class Security:
         changing = visit.encrypted_somewhere and not links
 
         async def read(authority: Secret) -> bool:
-            if changing or not _since(visit, authority["next.crt"], SYNCED_AFTER):
+            if changing or not _since(visit, authority["next.crt"], READ_WITHIN):
                 return False
             return await self._accepted(visit, links, _probing(visit, certificates.successor(authority)))
 
@@ -70,7 +70,7 @@ class Security:
 
         grace = timedelta(days=cluster.cluster_ca.renewal_days) / 2
         name = names.cluster_ca(cluster.name)
-        return Duties(name, "the brokers' certificates", cluster.cluster_ca, grace, read, replaced)
+        return Duties(name, "the brokers' certificates", CLUSTER_CA_FILE, cluster.cluster_ca, grace, read, replaced)
 
     def _of_clients(self, visit: Visit) -> Duties:
         cluster = visit.cluster
@@ -83,7 +83,7 @@ class Security:
             return visit.now >= certificates.made_at(authority["tls.crt"]) + FORGOTTEN_AFTER
 
         name = names.clients_ca(cluster.name)
-        return Duties(name, "clients' certificates", cluster.clients_ca, timedelta(), read, replaced)
+        return Duties(name, "clients' certificates", CLIENTS_CA_FILE, cluster.clients_ca, timedelta(), read, replaced)
 
     async def _accepted(self, visit: Visit, ports: Sequence[int], pair: Issued) -> bool:
         """Whether each broker accepts this certificate at these ports. A broker that doesn't run reads its files when

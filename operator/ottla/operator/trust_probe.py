@@ -2,8 +2,13 @@
 
 A broker reads its files again while it runs, some time after Kubernetes has replaced them. Nothing but the broker
 itself knows when it has. So before an authority begins to sign, the operator connects to each broker with a certificate
-that this authority has signed. A broker that answers a request on such a connection accepts the authority's
-certificates.
+that this authority has signed.
+
+In TLS 1.2 a broker ends the handshake after it has verified the certificate. So a handshake that ends says that the
+broker accepts the authority's certificates, also where it closes the connection afterwards, because its
+ssl.principal.mapping.rules know no name for the probe. In TLS 1.3 the client's side of the handshake ends before. A
+broker that speaks nothing else has to answer a request, or to close the connection without an alert; a reset says
+nothing, because it may overtake an alert.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 API_VERSIONS = (18, 0)
 ANSWER_S_MAX = 10.0
+_WITHOUT_TLS_1_2 = {"TLSV1_ALERT_PROTOCOL_VERSION", "SSLV3_ALERT_HANDSHAKE_FAILURE"}  # a broker's alerts
 
 
 class TrustProbe:
@@ -44,9 +50,25 @@ class TrustProbe:
 
     async def _accepts(self, host: str, port: int, pair: Issued) -> bool:
         context = _context(pair)
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            async with asyncio.timeout(ANSWER_S_MAX):
+                stream = await connect_tls(lambda: context)(host, port)
+            stream.close()
+        except (OSError, TimeoutError) as error:
+            if getattr(error, "reason", None) in _WITHOUT_TLS_1_2:
+                return await self._answers(host, port, pair)
+            logger.debug("%s:%s doesn't accept the certificate yet: %s", host, port, why(error))
+            return False
+        return True
+
+    async def _answers(self, host: str, port: int, pair: Issued) -> bool:
+        context = _context(pair)
         peer = Peer(connect_tls(lambda: context), host, port, OPERATOR)
         try:
             await ask(peer, API_VERSIONS, {}, ANSWER_S_MAX)
+        except ConnectionResetError as error:
+            return error.errno is None  # the broker has closed the connection in order: no reset of the network
         except (OSError, ProtocolError) as error:
             logger.debug("%s:%s doesn't accept the certificate yet: %s", host, port, why(error))
             return False

@@ -20,12 +20,13 @@ from datetime import datetime
 from typing import NamedTuple
 
 from ottla.operator import kafka_users
+from ottla.operator.authorities import SIGNS, mark_of
 from ottla.operator.certificates import Secret, decoded, encoded
 from ottla.operator.kafka import KafkaAdmin, said, slices
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object, Ref, annotation, is_owned_by_former, timestamp
 from ottla.operator.plan.client_files import CERTIFICATE, KEY, TRUST, Access, client_files
-from ottla.operator.plan.names import checksum
+from ottla.operator.plan.names import checksum, trust_of
 from ottla.operator.plan.user import KafkaUsers
 from ottla.operator.plan.user_secret import (
     BOOTSTRAP,
@@ -119,6 +120,10 @@ class UserAccess:
     async def authorities(self, rules: UserRules) -> Authorities:
         """Reads the Cluster's Secrets. Raises KubeError."""
         clients = decoded(await self._of_cluster(rules, rules.clients_authority))
+        if "tls.crt" in clients and (told := await self._of_cluster(rules, trust_of(rules.clients_authority))):
+            accepted = annotation(told, SIGNS)  # only that of an authority from elsewhere has a mark
+            if accepted and accepted != mark_of(clients):
+                clients = {}
         trust = {}
         for name in sorted({rules.trust_of(listener) for listener in rules.listeners if listener.tls}):
             if (found := await self._of_cluster(rules, name)) is not None:

@@ -37,6 +37,7 @@ class Visit:
     busy: bool = False  # whether the Cluster has to be reconciled again soon
     current: bool = True  # whether it is known which pods are outdated
     resizes: Refusals = field(default_factory=Refusals)  # errors of reading or requesting resizes
+    listener_certificates: Refusals = field(default_factory=Refusals)  # of listeners whose present ones are kept
     followed: Object | None = None  # the ConfigMap with the spec that was followed before
     absent_since: Mapping[str, datetime] = field(default_factory=dict)  # since when wanted pods are missing, by name
     hold: str = ""  # what restarts of pods for changes have to wait for

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 
 from ottla.operator import certificates
 from ottla.operator.certificates import Identity
@@ -70,6 +71,30 @@ def test_an_authority_whose_time_is_over_is_followed_at_once() -> None:
     assert certificates.tended(first, "k-etcd", over, known=False).keys() == {"tls.crt", "tls.key"}
     both = certificates.tended(first, "k-etcd", over - timedelta(days=1), known=False)
     assert certificates.tended(both, "k-etcd", over, known=False)["tls.key"] == both["next.key"]
+
+
+def test_predecessors_stay_trusted_through_further_renewals_until_their_time_is_over() -> None:
+    """A person may ask for a second renewal while pairs of the first authority are still in use."""
+    first = certificates.authority("k", NOW, 365)
+    later, found, made = NOW, first, [first]
+    for _ in range(2):
+        later += timedelta(days=1)
+        found = certificates.tended(found, "k", later, known=False, days=500, ahead_days=30, asked=True)
+        made.append(certificates.successor(found))
+        assert all(each["tls.crt"] in certificates.trusted(found) for each in made)
+        before = certificates.trusted(found)
+        found = certificates.tended(found, "k", later, known=True, days=500, ahead_days=30)
+        assert certificates.trusted(found) == before, "no pod of etcd is restarted once more"
+    over = certificates.tended(found, "k", NOW + timedelta(days=365), known=True, days=500, ahead_days=30, asked=True)
+    assert first["tls.crt"] not in certificates.trusted(over)
+    assert made[1]["tls.crt"] in certificates.trusted(over)
+
+
+def test_trusted_certificates_are_apart_though_a_text_lacks_its_last_line_end() -> None:
+    first, second = (certificates.authority(name, NOW) for name in ("a", "b"))
+    found = {"tls.crt": first["tls.crt"].rstrip(), "ca.crt": b"the root:\n" + second["tls.crt"].rstrip()}
+    assert certificates.trusted(found) == certificates.joined([second["tls.crt"], first["tls.crt"]])
+    assert len(x509.load_pem_x509_certificates(certificates.trusted(found))) == 2
 
 
 def test_secrets_are_what_kubernetes_keeps() -> None:

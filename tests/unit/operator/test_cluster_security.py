@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ed25519
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from ottla.operator import certificates
 from ottla.operator.certificates import CLIENT, SERVER, decoded, encoded
+from ottla.operator.cluster import QUIET_S, SOON_S
 from ottla.operator.objects import annotation
 from tests.unit.operator.kubernetes_world import Object
 from tests.unit.operator.test_cluster import OUTSIDE, Scene, running
@@ -181,8 +184,35 @@ def test_a_persons_certificate_is_taken_over_whenever_it_changes() -> None:
     wrong = encoded({"tls.crt": first.certificate, "tls.key": second.key})
     scene.world.objects["Secret", "shop", "mine"]["data"] = wrong
     scene.rounds(1)
-    assert "tls.key isn't the key" in scene.condition_message("BrokerCertificatesReconciled")
+    assert "tls.key isn't the key" in scene.condition_message("ListenerCertificatesReconciled")
     assert certificates.pair_in(secret(scene, "k-brokers-tls")["own.pem"]).certificate == second.certificate
+
+
+def test_a_bad_certificate_of_one_listener_keeps_nothing_else_from_being_done() -> None:
+    own = {"name": "own", "port": 9095, "type": "Internal", "tls": True, "certificate": {"secretName": "mine"}}
+    scene = Scene(listeners=[PLAIN, own, MTLS])
+    scene.rounds(2)
+    assert secret(scene, "k-brokers-tls").keys() == {
+        "cluster-ca.crt", "clients-ca.crt", "replication-tls.pem", "mtls.pem",
+    }  # fmt: skip
+    assert scene.pods() == [], "brokers can't start without the file of the listener own"
+    pair = certificates.issued(certificates.authority("elsewhere", scene.now), "a", scene.now, purposes=(SERVER,))
+    data = encoded({"tls.crt": pair.certificate, "tls.key": pair.key})
+    scene.world.objects["Secret", "shop", "mine"] = {"kind": "Secret", "metadata": {"name": "mine"}, "data": data}
+    scene.rounds(8)
+    mounted = secret(scene, "k-brokers-tls")
+    scene.world.objects["Secret", "shop", "mine"]["data"] = {}
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=4))
+    scene.now += timedelta(days=250)
+    scene.rounds(3)
+    renewed = secret(scene, "k-brokers-tls")
+    assert renewed["own.pem"] == mounted["own.pem"]
+    assert renewed["mtls.pem"] != mounted["mtls.pem"]
+    assert renewed["replication-tls.pem"] != mounted["replication-tls.pem"]
+    assert scene.condition_message("ListenerCertificatesReconciled") == (
+        "listeners: own: the Secret mine has no tls.crt: add it"
+    )
+    assert len(scene.pods()) == 4
 
 
 def test_an_authority_that_nears_its_end_gets_a_successor_that_signs_when_brokers_and_clients_know_it() -> None:
@@ -264,6 +294,18 @@ def test_a_person_asks_for_a_renewal_and_it_takes_the_usual_steps() -> None:
     assert "before.crt" in secret(scene, "k-cluster-ca")
 
 
+def test_an_operator_that_ends_before_it_notes_a_renewal_does_not_renew_a_second_time() -> None:
+    scene = running()
+    asked(scene, "k-cluster-ca", {RENEW: "yes"})
+    scene.rounds(1)
+    asked(scene, "k-cluster-ca", {RENEW: "yes"})  # the Secret is as it was when the operator ended after the first step
+    scene.now += timedelta(days=15)
+    scene.rounds(3)
+    found = secret(scene, "k-cluster-ca")
+    assert found.keys() == {"tls.crt", "tls.key", "before.crt"}
+    assert annotation(scene.world.objects["Secret", "shop", "k-cluster-ca"], RENEW) == ""
+
+
 def test_controllers_that_can_not_be_asked_have_five_minutes() -> None:
     scene = running(controllers={"replicas": 2})
     asked(scene, "k-cluster-ca", {REPLACE: "true"})
@@ -311,6 +353,174 @@ def test_an_authority_from_elsewhere_is_used_and_never_changed() -> None:
     scene.now += timedelta(days=99)
     scene.rounds(1)
     assert secret(scene, "k-cluster-ca") == own
+
+
+def own_authority(scene: Scene, name: str, **given: Any) -> dict[str, bytes]:
+    """Puts an authority from elsewhere into a Secret of a Cluster, as cert-manager does it."""
+    own = certificates.authority("elsewhere", scene.now, 100) | given
+    meta = {"name": name, "namespace": "shop", "uid": "s", "resourceVersion": "1"}
+    scene.world.objects["Secret", "shop", name] = {"kind": "Secret", "metadata": meta, "data": encoded(own)}
+    return own
+
+
+BOTH_FROM_ELSEWHERE = {name: {"generateCertificateAuthority": False} for name in ("clusterCa", "clientsCa")}
+
+
+def running_with_own_authorities() -> tuple[Scene, dict[str, dict[str, bytes]]]:
+    scene = Scene(listeners=[PLAIN, MTLS], **BOTH_FROM_ELSEWHERE)
+    first = {name: own_authority(scene, name) for name in ("k-cluster-ca", "k-clients-ca")}
+    scene.rounds(8)
+    assert len(scene.pods()) == 3
+    return scene, first
+
+
+def test_an_authority_from_elsewhere_that_is_replaced_in_place_signs_once_brokers_accept_it() -> None:
+    scene, first = running_with_own_authorities()
+    mounted = secret(scene, "k-brokers-tls")
+    scene.probe.accepts = False
+    scene.now += timedelta(days=70)
+    second = {name: own_authority(scene, name) for name in first}
+    scene.rounds(3)
+    waiting = secret(scene, "k-brokers-tls")
+    for name, file in (("k-cluster-ca", "cluster-ca.crt"), ("k-clients-ca", "clients-ca.crt")):
+        assert secret(scene, name) == second[name]
+        both = certificates.joined([first[name]["tls.crt"], second[name]["tls.crt"]])
+        assert waiting[file] == secret(scene, f"{name}-cert")["ca.crt"] == both
+    for file in ("replication-tls.pem", "mtls.pem"):
+        assert waiting[file] == mounted[file], "brokers don't trust the new authority yet"
+    scene.probe.accepts = True
+    scene.rounds(2)
+    signed = secret(scene, "k-brokers-tls")
+    for file in ("replication-tls.pem", "mtls.pem"):
+        pair = certificates.pair_in(signed[file])
+        hosts = certificates.hosts_of(pair.certificate)
+        assert certificates.usable(second["k-cluster-ca"], pair, scene.now, hosts=hosts)
+    scene.probe.accepts = False  # a broker that is down doesn't take the word back
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+    scene.now += timedelta(days=31)
+    scene.rounds(2)
+    assert secret(scene, "k-brokers-tls")["cluster-ca.crt"] == second["k-cluster-ca"]["tls.crt"], "the first is over"
+    assert restarts(scene) == []
+
+
+def test_annotations_without_effect_on_an_authority_from_elsewhere_are_told_and_taken_away() -> None:
+    scene, _ = running_with_own_authorities()
+    for name in (RENEW, REPLACE):
+        asked(scene, "k-cluster-ca", {name: "true"})
+        scene.rounds(2)
+        assert annotation(scene.world.objects["Secret", "shop", "k-cluster-ca"], name) == ""
+        told = [message for reason, message in scene.world.events if reason == "RenewalIgnored"]
+        assert [message for message in told if message.startswith(f"{name} of the Secret k-cluster-ca has no effect")]
+
+
+def test_a_replacement_makes_no_haste_while_there_is_nothing_to_do_but_to_wait() -> None:
+    scene = running(listeners=[PLAIN, MTLS])
+    scene.probe.accepts = scene.probe.shows = False
+    asked(scene, "k-cluster-ca", {REPLACE: "true"})
+    scene.rounds(2)
+    assert scene.reconcile().requeue_after == SOON_S, "brokers are about to read the new authority"
+    scene.now += timedelta(minutes=6)
+    assert scene.reconcile().requeue_after == QUIET_S
+    scene.probe.accepts = True
+    scene.rounds(3)
+    assert annotation(scene.world.objects["Secret", "shop", "k-cluster-ca"], REPLACE) == "begun"
+    assert scene.reconcile().requeue_after == QUIET_S, "brokers show certificates of the former authority"
+
+
+def test_the_predecessor_of_an_authority_from_elsewhere_is_forgotten_when_a_person_says_so() -> None:
+    scene, first = running_with_own_authorities()
+    second = own_authority(scene, "k-cluster-ca")
+    asked(scene, "k-cluster-ca", {REPLACE: "true"})
+    scene.probe.shows = False
+    scene.rounds(3)
+    assert first["k-cluster-ca"]["tls.crt"] in secret(scene, "k-cluster-ca-cert")["ca.crt"]
+    scene.probe.shows = True
+    scene.rounds(2)
+    assert secret(scene, "k-cluster-ca-cert")["ca.crt"] == second["tls.crt"]
+    assert secret(scene, "k-brokers-tls")["cluster-ca.crt"] == second["tls.crt"]
+    assert annotation(scene.world.objects["Secret", "shop", "k-cluster-ca"], REPLACE) == ""
+
+
+@pytest.mark.parametrize("lost", ["k-cluster-ca-cert", "k-brokers-tls"])
+@pytest.mark.parametrize("damage", [{}, {"tls.crt": b"not a certificate"}, None])
+def test_an_authority_that_is_damaged_or_lost_with_another_secret_is_replaced_in_steps(
+    damage: dict[str, bytes] | None, lost: str
+) -> None:
+    scene = running()
+    first = secret(scene, "k-cluster-ca")["tls.crt"]
+    scene.probe.accepts = False
+    if damage is None:
+        del scene.world.objects["Secret", "shop", "k-cluster-ca"]
+    else:
+        scene.world.objects["Secret", "shop", "k-cluster-ca"]["data"] = encoded(damage)
+    del scene.world.objects["Secret", "shop", lost]
+    scene.rounds(2)
+    trust = secret(scene, "k-brokers-tls")["cluster-ca.crt"]
+    assert first in trust
+    assert trust.count(b"BEGIN") == 2
+    assert secret(scene, "k-cluster-ca").keys() == {"before.crt", "next.crt", "next.key"}
+    scene.probe.accepts = True
+    scene.rounds(3)
+    pair = certificates.pair_in(secret(scene, "k-brokers-tls")["replication-tls.pem"])
+    hosts = certificates.hosts_of(pair.certificate)
+    assert certificates.usable(secret(scene, "k-cluster-ca"), pair, scene.now, hosts=hosts)
+
+
+def test_a_lost_authority_is_followed_without_a_question_once_its_time_is_over() -> None:
+    for days_between, kept in ((100, True), (0, False)):
+        scene = running()
+        scene.probe.accepts = False
+        scene.now += timedelta(days=days_between)
+        del scene.world.objects["Secret", "shop", "k-cluster-ca"]
+        scene.rounds(2)
+        waiting = secret(scene, "k-cluster-ca")
+        assert "tls.key" not in waiting
+        scene.now += timedelta(days=366 - days_between)
+        scene.rounds(2)
+        found = secret(scene, "k-cluster-ca")
+        assert found.keys() == {"tls.crt", "tls.key"}
+        assert (found["tls.key"] == waiting["next.key"]) is kept, "the successor may be over, too"
+
+
+def test_an_authority_from_elsewhere_that_can_not_sign_is_refused_in_words() -> None:
+    scene, first = running_with_own_authorities()
+    mounted = secret(scene, "k-brokers-tls")
+    leaf = certificates.issued(first["k-cluster-ca"], "leaf", scene.now)
+    ended = certificates.authority("k", scene.now - timedelta(days=9), 3)
+    later = certificates.authority("k", scene.now + timedelta(days=9), 3)
+    for pair, words in (
+        ({"tls.crt": leaf.certificate, "tls.key": leaf.key}, "isn't that of an authority"),
+        (ended, "the authority has expired on 2026-04-25"),
+        (later, "the authority isn't valid before 2026-05-10"),
+        (_authority_with_an_ed25519_key(scene), "its key has to be of the type EC or RSA"),
+    ):
+        own_authority(scene, "k-cluster-ca", **pair)
+        scene.rounds(1)
+        assert words in scene.condition_message("BrokerCertificatesReconciled")
+        assert secret(scene, "k-brokers-tls") == mounted
+
+
+def _authority_with_an_ed25519_key(scene: Scene) -> dict[str, bytes]:
+    key = ed25519.Ed25519PrivateKey.generate()
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "k")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(scene.now)
+        .not_valid_after(scene.now + timedelta(days=9))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, None)
+    )
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return {
+        "tls.crt": certificate.public_bytes(pem),
+        "tls.key": key.private_bytes(pem, pkcs8, serialization.NoEncryption()),
+    }
 
 
 @pytest.mark.parametrize("said", [None, True])

@@ -165,3 +165,14 @@ def test_refused_in_one_sentence(spec: dict[str, Any], says: str) -> None:
 def test_an_operator_without_an_image_says_so() -> None:
     with pytest.raises(SpecError, match="image: say which image"):
         parse_cluster(_resource(), Defaults("", ""))
+
+
+@pytest.mark.parametrize("taken", [{"name": "replication-tls", "port": 9094}, {"name": "old", "port": 9089}])
+def test_a_listener_from_before_encrypted_links_is_refused_only_where_links_are_to_be_encrypted(
+    taken: dict[str, Any],
+) -> None:
+    listeners = [{**taken, "type": "Internal"}]
+    assert parse_cluster(_resource(listeners=listeners), DEFAULTS).listeners[0].port == taken["port"]
+    for wish in ({"internalTls": True}, {"authorization": {"type": "Simple"}}):
+        with pytest.raises(SpecError, match="because their links are to be encrypted"):
+            parse_cluster(_resource(listeners=listeners, **wish), DEFAULTS)

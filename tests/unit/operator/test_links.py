@@ -125,3 +125,7 @@ def test_brokers_and_controllers_count_and_members_of_etcd_do_not() -> None:
     assert found == standing([OPENED, PLAIN], [OPENED, OPENED], complete=False)
     assert not found.encrypted_everywhere
     assert standing([OPENED], [OPENED]).encrypted_everywhere
+
+
+def test_a_stage_of_a_later_release_is_taken_for_the_last_one() -> None:
+    assert stage_of({"annotations": {"ottla.dev/links": "SEALED"}}) is ENCRYPTED

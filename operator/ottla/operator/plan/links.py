@@ -76,8 +76,10 @@ def _of_links(items: Sequence[Object]) -> list[Object]:
 
 
 def stage_of(metadata: Object) -> Links:
-    """The stage in a pod's annotations, or a template's."""
-    return Links[(metadata.get("annotations") or {}).get(names.LINKS, Links.PLAIN.name)]
+    """The stage in a pod's annotations, or a template's. A stage that only a later release knows counts as the last
+    one, from which each way back begins."""
+    name = (metadata.get("annotations") or {}).get(names.LINKS, Links.PLAIN.name)
+    return Links.__members__.get(name, Links.ENCRYPTED)
 
 
 def aim(internal_tls: bool | None, now: Standing) -> Links:

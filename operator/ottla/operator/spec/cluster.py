@@ -28,7 +28,7 @@ from ottla.operator.spec.spec_error import SpecError
 from ottla.operator.spec.windows import Window, parse_window
 
 REPLICATION_PORT = 9091
-ENCRYPTED_REPLICATION_PORT = 9089
+ENCRYPTED_REPLICATION_PORT, ENCRYPTED_REPLICATION_NAME = 9089, "replication-tls"
 HTTP_PORT = 9100
 CLIENT_PORT = 9092
 PORT_MAX = 65535
@@ -264,6 +264,8 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
     pools = _pools(brokers)
     _check_ports_outside(listeners, pools)
     _check_node_ports(listeners, pools)
+    if _internal_tls(spec):
+        _check_encrypted_replication(listeners)
     scaling = spec.get("scaling") or {}
     return Cluster(
         namespace=namespace,
@@ -440,6 +442,18 @@ def _listeners(given: list[Object] | None) -> tuple[Listener, ...]:
     if all(listener.external for listener in listeners):
         raise SpecError("listeners: one has to be Internal, for clients inside Kubernetes")
     return listeners
+
+
+def _check_encrypted_replication(listeners: Iterable[Listener]) -> None:
+    """Raises SpecError if a listener is in the way of the encrypted one between brokers. A Cluster that is older than
+    that one may have such a listener, because Kubernetes doesn't check fields that stay as they are."""
+    for listener in listeners:
+        if listener.port == ENCRYPTED_REPLICATION_PORT or listener.name == ENCRYPTED_REPLICATION_NAME:
+            raise SpecError(
+                f"listeners: {listener.name}: brokers use the name {ENCRYPTED_REPLICATION_NAME} and the port "
+                f"{ENCRYPTED_REPLICATION_PORT} among themselves, because their links are to be encrypted (internalTls, "
+                "authorization); choose another name and port"
+            )
 
 
 def _check_ports_outside(listeners: Iterable[Listener], pools: Iterable[Pool]) -> None:
