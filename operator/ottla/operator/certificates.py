@@ -228,14 +228,21 @@ def _usable(by: Secret, found: Secret, hosts: list[str], now: datetime) -> bool:
 def usable(by: Secret, pair: Issued, now: datetime, *, hosts: Sequence[str] = ()) -> bool:
     """Whether the authority has signed the pair, for exactly these hosts, and more than a third of its lifetime is
     left."""
+    certificate = signed(by, pair)
+    return certificate is not None and sorted(_hosts(certificate)) == sorted(hosts) and not _due(certificate, now, None)
+
+
+def signed(by: Secret, pair: Issued) -> x509.Certificate | None:
+    """The certificate of a pair; None unless the pair can be read, belongs together, and the authority has signed
+    it."""
     try:
         issuer = x509.load_pem_x509_certificate(by["tls.crt"])
         certificate = x509.load_pem_x509_certificate(pair.certificate)
-        serialization.load_pem_private_key(pair.key, None)
+        key = serialization.load_pem_private_key(pair.key, None)
         certificate.verify_directly_issued_by(issuer)
-        return sorted(_hosts(certificate)) == sorted(hosts) and not _due(certificate, now, None)
-    except (KeyError, ValueError, InvalidSignature):
-        return False
+    except (KeyError, ValueError, TypeError, InvalidSignature):
+        return None
+    return certificate if key.public_key() == certificate.public_key() else None
 
 
 def hosts_of(certificate: bytes) -> list[str]:

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from ottla.operator.kube import Kube, KubeError
-from ottla.operator.objects import OPERATOR, Object, going, is_owned_by_one_named
+from ottla.operator.objects import OPERATOR, Object, going, is_owned_by_former
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_pods import ETCD
@@ -123,7 +123,7 @@ class Found:
         if present is None:
             present = await self._kube.get(kind, self._cluster.namespace, name)
         if present is not None and not self.owns(present) and not _adoptable(present):
-            if _is_predecessors(present, self._cluster):
+            if is_owned_by_former(present, "Cluster", self._cluster.name, self._cluster.uid):
                 raise Awaited(
                     f"the {kind} {name} of a deleted Cluster of this name still exists: "
                     "it is made again once Kubernetes has deleted it"
@@ -287,11 +287,6 @@ def _is_stray(pod: Object, cluster: Cluster) -> bool:
     over = going(pod) or pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
     predecessors = any(names.is_set_of(cluster, owner["name"], labels) for owner in owners)  # Kubernetes deletes it
     return not over and not predecessors
-
-
-def _is_predecessors(item: Object, cluster: Cluster) -> bool:
-    """Whether an object that isn't this Cluster's belongs to an earlier Cluster of this name, which is gone."""
-    return is_owned_by_one_named(item, "Cluster", cluster.name)
 
 
 def _adoptable(item: Object) -> bool:

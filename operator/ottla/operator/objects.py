@@ -47,6 +47,13 @@ def is_owned_by_one_named(found: Mapping[str, Any], kind: str, name: str) -> boo
     )
 
 
+def is_owned_by_former(found: Mapping[str, Any], kind: str, name: str, uid: str) -> bool:
+    """Whether an earlier Ottla resource of this kind and name owns an object, and not the present one with this uid:
+    Kubernetes is about to delete the object."""
+    owners = found["metadata"].get("ownerReferences") or ()
+    return is_owned_by_one_named(found, kind, name) and all(owner.get("uid") != uid for owner in owners)
+
+
 def annotation(found: Mapping[str, Any], name: str) -> str:
     """The value of an annotation; empty where the object doesn't have it."""
     return str((found["metadata"].get("annotations") or {}).get(name, ""))

@@ -10,7 +10,7 @@ from ottla.operator.refusals import NameTaken
 
 
 class Keeper(Protocol):
-    """The part of `ottla.operator.kube.Kube` that records need."""
+    """The part of `ottla.operator.kube.Kube` that reads and writes single objects, such as records."""
 
     async def get(self, kind: str, namespace: str, name: str) -> Object | None:
         """One object; None where it or its kind doesn't exist."""

@@ -17,13 +17,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from ottla.operator import kafka_users
 from ottla.operator.certificates import Secret, decoded, encoded
 from ottla.operator.kafka import KafkaAdmin, said, slices
 from ottla.operator.kube import KubeError
-from ottla.operator.objects import Object, Ref, annotation, timestamp
+from ottla.operator.objects import Object, Ref, annotation, is_owned_by_former, timestamp
 from ottla.operator.plan.client_files import CERTIFICATE, KEY, TRUST, Access, client_files
 from ottla.operator.plan.names import checksum
 from ottla.operator.plan.user import KafkaUsers
@@ -34,7 +34,6 @@ from ottla.operator.plan.user_secret import (
     PASSWORD,
     USERNAME,
     in_force_mark,
-    is_of_a_former_user,
     is_somebody_elses,
     password_problem,
     password_to_keep,
@@ -44,6 +43,7 @@ from ottla.operator.plan.user_secret import (
 )
 from ottla.operator.plan.user_status import Outcome
 from ottla.operator.queue import Retry, why
+from ottla.operator.records import Keeper
 from ottla.operator.reports import News
 from ottla.operator.spec.user import Login, UserResource
 from ottla.operator.spec.user_rules import ClientListener, UserRules
@@ -55,19 +55,6 @@ LOOK_AGAIN_S = 110.0  # a little less than the pause between two sweeps
 LOOKS_MAX = 200
 AT_A_TIME = 16
 _SIGNS = {"tls.crt", "tls.key"}  # the parts of an authority that may sign
-
-
-class Keeper(Protocol):
-    """The part of `ottla.operator.kube.Kube` that Secrets need."""
-
-    async def get(self, kind: str, namespace: str, name: str) -> Object | None:
-        """One object; None where it or its kind doesn't exist."""
-
-    async def create(self, wanted: Object) -> Object:
-        """Creates an object. Raises KubeError (409) if it exists already."""
-
-    async def merge(self, kind: str, namespace: str, name: str, patch: Object, subresource: str = "") -> Object:
-        """Changes an object by a JSON merge patch (RFC 7396), and returns the object."""
 
 
 class Authorities(NamedTuple):
@@ -142,9 +129,9 @@ class UserAccess:
         """A Secret that the Cluster has made or names. None if it isn't there, or is that of a deleted Cluster of the
         same name, so that Kubernetes is about to delete it."""
         found = await self._kube.get("Secret", rules.cluster.namespace, name)
-        owners = found["metadata"].get("ownerReferences") or () if found is not None else ()
-        former = any(owner.get("kind") == "Cluster" and owner.get("uid") != rules.uid for owner in owners)
-        return None if former else found
+        if found is not None and is_owned_by_former(found, "Cluster", rules.cluster.name, rules.uid):
+            return None
+        return found
 
     async def grant(
         self,
@@ -289,7 +276,7 @@ class _Visit:
                 f"the Secret {self.user.ref.name} exists already and doesn't belong to this User: rename it, delete "
                 "it, or give the User another name",
             )
-        if is_of_a_former_user(found, self.user):
+        if is_owned_by_former(found, "User", self.user.ref.name, self.user.uid):
             message = (
                 f"the Secret {self.user.ref.name} belongs to a deleted User of this name: Kubernetes deletes it soon"
             )

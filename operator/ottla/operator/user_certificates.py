@@ -16,12 +16,11 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import pkcs12
 
-from ottla.operator.certificates import AHEAD, Issued, Secret, issued
+from ottla.operator.certificates import AHEAD, Issued, Secret, issued, signed
 from ottla.operator.plan.client_files import CERTIFICATE, KEY
 from ottla.operator.spec.user import UserResource
 
@@ -46,7 +45,7 @@ class Certified(NamedTuple):
 def certified(resource: UserResource, authority: Secret, found: Secret, now: datetime, *, renew: bool) -> Certified:
     """The certificate in a user's Secret, or a new one. `found`: the Secret's data; `renew`: a person asks for a new
     one. Raises AuthorityUnusable if a new one is needed, and can't be signed."""
-    present = _read(found)
+    present = signed(authority, Issued(found[CERTIFICATE], found[KEY])) if set(_PARTS) <= found.keys() else None
     signer = _signer(authority)
     is_kept = present is not None and not renew and not _is_outdated(resource, present, signer, now)
     if present is not None and is_kept and now < present.not_valid_after_utc:
@@ -63,20 +62,10 @@ def certified(resource: UserResource, authority: Secret, found: Secret, now: dat
     return Certified(dict(zip(_PARTS, parts, strict=True)), until, True)
 
 
-def _read(found: Secret) -> x509.Certificate | None:
-    """The certificate in a Secret; None where a part is missing or unreadable."""
-    try:
-        certificate = x509.load_pem_x509_certificate(found[CERTIFICATE])
-        key = serialization.load_pem_private_key(found[KEY], None)
-    except (KeyError, ValueError):
-        return None
-    return certificate if set(_PARTS) <= found.keys() and key.public_key() == certificate.public_key() else None
-
-
 def _is_outdated(resource: UserResource, present: x509.Certificate, signer: x509.Certificate, now: datetime) -> bool:
     begun, until, end = present.not_valid_before_utc + AHEAD, present.not_valid_after_utc, signer.not_valid_after_utc
     wanted = timedelta(days=resource.validity_days)
-    if present.subject.rfc4514_string() != resource.certified_name or not _has_signed(signer, present):
+    if present.subject.rfc4514_string() != resource.certified_name:
         return True
     ends_with_authority = until >= end - _ROUNDING
     if abs(until - begun - wanted) > _ROUNDING and not ends_with_authority:
@@ -95,14 +84,6 @@ def _signer(authority: Secret) -> x509.Certificate:
             "the Secret of the authority for clients' certificates lacks a usable tls.crt or tls.key: delete it, and "
             "the Cluster makes it anew"
         ) from None
-
-
-def _has_signed(signer: x509.Certificate, certificate: x509.Certificate) -> bool:
-    try:
-        certificate.verify_directly_issued_by(signer)
-    except (ValueError, InvalidSignature):
-        return False
-    return True
 
 
 def _store(pair: Issued, signer: x509.Certificate, name: str, password: bytes) -> bytes:

@@ -6,7 +6,6 @@ import asyncio
 from datetime import UTC, datetime
 
 from ottla.operator.kafka import KafkaAdmin
-from ottla.operator.objects import Ref
 from ottla.operator.plan.recorded_users import Given
 from ottla.operator.plan.user import KafkaUsers
 from ottla.operator.spec.user_rules import parse_user_rules

@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.operator.certificates import encoded
-from ottla.operator.objects import Ref
+from ottla.operator.objects import Ref, is_owned_by_former
 from ottla.operator.plan.client_files import Access, client_files, properties
 from ottla.operator.plan.user_secret import (
     in_force_mark,
-    is_of_a_former_user,
     is_somebody_elses,
     password_problem,
     password_to_keep,
@@ -109,14 +108,14 @@ def test_a_mark_fits_only_what_was_sent() -> None:
 def test_whose_a_secret_is() -> None:
     ours = there()
     assert not is_somebody_elses(ours, USER)
-    assert not is_of_a_former_user(ours, USER)
+    assert not is_owned_by_former(ours, "User", USER.ref.name, USER.uid)
     successor = replace(USER, uid="u-2")
     assert not is_somebody_elses(ours, successor)
-    assert is_of_a_former_user(ours, successor)
+    assert is_owned_by_former(ours, "User", successor.ref.name, successor.uid)
     orphaned = there()
     del orphaned["metadata"]["ownerReferences"]
     assert not is_somebody_elses(orphaned, successor)
-    assert not is_of_a_former_user(orphaned, successor)
+    assert not is_owned_by_former(orphaned, "User", successor.ref.name, successor.uid)
     assert is_somebody_elses({"metadata": {"name": "a"}}, USER)
     theirs = there(replace(USER, ref=Ref("shop", "b")))
     assert is_somebody_elses(theirs, USER)

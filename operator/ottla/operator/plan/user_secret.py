@@ -38,12 +38,6 @@ def is_somebody_elses(found: Mapping[str, Any], resource: UserResource) -> bool:
     return not (left and _labels(resource.cluster).items() <= (meta.get("labels") or {}).items())
 
 
-def is_of_a_former_user(found: Mapping[str, Any], resource: UserResource) -> bool:
-    """Whether a Secret belongs to a deleted User of the same name, so that Kubernetes is about to delete it."""
-    owners = found["metadata"].get("ownerReferences") or ()
-    return bool(owners) and not any(owner.get("uid") == resource.uid for owner in owners)
-
-
 def wants_renewal(found: Mapping[str, Any] | None, resource: UserResource) -> bool:
     """Whether a person asks for a new password or certificate."""
     return found is not None and bool(resource.renew) and resource.renew != annotation(found, RENEWED_FOR)
