@@ -611,7 +611,7 @@ def test_what_is_missing_is_told_and_rights_are_given_all_the_same(run: Play) ->
         operator.secret("main-clients-ca", waits)
         await operator.settle()
         assert operator.condition("app")[:2] == ("False", "NoAuthority")
-        former = {"kind": "Cluster", "name": "main", "uid": "former"}
+        former = {"apiVersion": "ottla.dev/v1alpha1", "kind": "Cluster", "name": "main", "uid": "former"}
         kube.objects["Secret", "shop", "main-clients-ca"] = authority
         kube.put("Secret", "main-clients-ca", metadata={"ownerReferences": [former]})
         await operator.settle()
