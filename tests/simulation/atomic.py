@@ -72,12 +72,16 @@ class Settled:
         for event in of(events, "settled", "ok"):
             self.committed[key_of(event)] = [(offset, value) for offset, value in event["records"]]
             self.raw[key_of(event)] = [(offset, value) for offset, value in event["raw"]]
-        permitted = Permitted(events)
-        self.nothing = permitted.anything_of(TRANSACTIONS_TOPIC)
-        self.lossy = {key for key in self.committed if self.nothing or permitted.anything(key)}
+        self._permitted = Permitted(events)
+        self.nothing = self._permitted.anything_of(TRANSACTIONS_TOPIC)
         self.visible: dict[Key, set[str]] = {
-            key: {value for _, value in found} for key, found in self.committed.items() if key not in self.lossy
+            key: {value for _, value in found} for key, found in self.committed.items() if not self.is_lossy(key)
         }
+
+    def is_lossy(self, key: Key) -> bool:
+        """Whether a partition proves nothing: records of it, or of the coordinator, may have been lost. That doesn't
+        depend on what is left of the partition, which nobody may be able to read to its end."""
+        return self.nothing or self._permitted.anything(key)
 
     def seen(self, transaction: Transaction) -> tuple[list[str], list[str]]:
         """(visible values, missing values) of a transaction, in the partitions that prove something. A write without an
@@ -119,7 +123,7 @@ def doubled_records(events: Sequence[Event]) -> Iterator[str]:
     settled = Settled(events)
     where: dict[Key, dict[str, int]] = {}
     for key, found in settled.raw.items():
-        if key in settled.lossy:
+        if settled.is_lossy(key):
             continue
         for value, count in Counter(value for _, value in found).items():
             if count > 1:
@@ -144,7 +148,7 @@ def wrong_reads(events: Sequence[Event]) -> Iterator[str]:
     settled = Settled(events)
     for event in of(events, "read", "ok"):
         key = key_of(event)
-        if key not in settled.committed or key in settled.lossy:
+        if key not in settled.committed or settled.is_lossy(key):
             continue
         all_of_it = settled.committed[key]
         first = bisect_left(all_of_it, (event["position"], ""))

@@ -52,7 +52,7 @@ def _judged(events: Sequence[Event], settled: Settled) -> Iterator[_Judged]:
     for end in of(events, "settled input", "ok"):
         key = key_of(end)
         consumed = by_input[end["group"], key]
-        known = key in settled.committed and key not in settled.lossy
+        known = key in settled.committed and not settled.is_lossy(key)
         if known and all(event["transaction"] in proven for event in consumed):
             yield _Judged(end, consumed)
 

@@ -80,7 +80,7 @@ def reordered_writes(events: Sequence[Event]) -> Iterator[str]:
     """No record lies before the record of a write that was over when its own write began."""
     settled, writes = Settled(events), _Writes(events)
     for key, found in settled.raw.items():
-        if key in settled.lossy:
+        if settled.is_lossy(key):
             continue
         first_over, witness = _NEVER, (-1, "")
         for offset, value in reversed(found):
@@ -107,7 +107,7 @@ def early_reads(events: Sequence[Event]) -> Iterator[str]:
             asked.setdefault(event["transaction"], position)
     for position, event in placed(events, "read", "ok"):
         key = key_of(event)
-        if settled.nothing or key in settled.lossy:
+        if settled.is_lossy(key):
             continue
         for offset, value in event["records"]:
             transaction = writes.transaction.get(value)

@@ -93,6 +93,15 @@ def test_aborted_and_unsent_records_that_are_read_are_found() -> None:
     assert any(sentence.startswith("unsent read: r read ?") for sentence in found)
 
 
+def test_a_partition_that_may_have_lost_its_marker_proves_nothing_even_if_nobody_can_read_it_to_its_end() -> None:
+    """Seed 43849 at fecf2980: the loss took the marker of an abort, and a later commit of the producer came later."""
+    loss: Event = {"op": "permitted", "phase": "ok", "partition": P0, "offset": 0, "isr": [2]}
+    aborted = [*transaction("a"), *end("a", "ok", commits=False)]
+    shown = read([[0, "a:0"]], 0, 1, 1)
+    assert wrong(*aborted, loss, shown, settled(P1, [], [[0, "a:1"]])) == []
+    assert wrong(*aborted, shown, settled(P1, [], [[0, "a:1"]]))
+
+
 def test_a_record_that_was_read_and_vanished_is_found() -> None:
     vanished = read([[0, "a:0"]], 0, 1, 1)
     found = wrong(*transaction("a"), *end("a", "unknown"), vanished, settled(P0, []), settled(P1, []))
