@@ -308,7 +308,7 @@ def test_the_command_line(house: House, tmp_path: Path) -> None:
     assert "by-command" in {topic["name"] for topic in json.loads(listed.stdout)}, listed.stderr
     plain = ottla("topics", "list", "-b", address, "--timeout", "3")
     assert plain.returncode != 0
-    assert "a listener that needs --command-config" in plain.stderr
+    assert "it may speak TLS, and security.protocol is PLAINTEXT" in plain.stderr
 
 
 def test_sparks_client(house: House) -> None:
