@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ottla.operator import certificates
+from ottla.operator import certificates, succession
 from ottla.operator.certificates import CLIENT, SERVER, Identity, Issued, Secret
 from ottla.operator.kafka import KafkaAdmin, Unreachable
 from ottla.operator.link import Link, link_of
@@ -55,8 +55,8 @@ class Files:
 
     def write(self) -> None:
         """Writes all files, each in one step, as kubelets do."""
-        self._put(CLUSTER_CA_FILE, certificates.trusted(self.of_cluster))
-        self._put(CLIENTS_CA_FILE, certificates.trusted(self.of_clients))
+        self._put(CLUSTER_CA_FILE, succession.trusted(self.of_cluster))
+        self._put(CLIENTS_CA_FILE, succession.trusted(self.of_clients))
         hosts = [broker_tls.server_name("shop", "k"), "127.0.0.1"]
         for file in (LINKS_FILE, "mtls.pem"):
             self._put(file, self.issued("k-brokers", hosts=hosts, purposes=(CLIENT, SERVER)).store)
@@ -66,7 +66,7 @@ class Files:
 
     def operator(self) -> Link:
         pair = self.issued("k-operator")
-        trust = certificates.trusted(self.of_cluster)
+        trust = succession.trusted(self.of_cluster)
         return Link(Identity(trust, pair.certificate, pair.key, broker_tls.server_name("shop", "k")))
 
     def _put(self, name: str, content: bytes) -> None:
@@ -149,7 +149,7 @@ def test_only_the_operators_certificate_gets_in_and_its_rights_are_everything(ma
         admin.close()
         stranger = certificates.authority("k-cluster-ca", NOW)
         pair = certificates.issued(stranger, "k-operator", NOW, organization=ORGANIZATION)
-        trust, name = certificates.trusted(brokers.files.of_cluster), broker_tls.server_name("shop", "k")
+        trust, name = succession.trusted(brokers.files.of_cluster), broker_tls.server_name("shop", "k")
         admin = KafkaAdmin(address, Link(Identity(trust, pair.certificate, pair.key, name)).connect)
         with pytest.raises(Unreachable):
             await admin.cluster_id()
@@ -173,7 +173,7 @@ def test_the_operator_connects_by_the_certificate_in_its_secret(made: Callable[.
     for number in (0, 1):
         brokers.start(number, Links.OPENED)
     pair = brokers.files.issued("k-operator")
-    trust = certificates.trusted(brokers.files.of_cluster)
+    trust = succession.trusted(brokers.files.of_cluster)
     data = {"ca.crt": trust, "tls.crt": pair.certificate, "tls.key": pair.key}
 
     async def scene() -> None:
@@ -223,17 +223,17 @@ def test_a_running_broker_takes_over_another_authority_and_the_operator_sees_whe
     for whose, listener in (("of_clients", "MTLS"), ("of_cluster", "REPLICATION-TLS")):
         first: Secret = getattr(files, whose)
         assert accepted(first, listener)
-        both = certificates.tended(first, "k", NOW, known=False, asked=True)
-        assert not accepted(certificates.successor(both), listener)
+        both = succession.tended(first, "k", NOW, known=False, asked=True)
+        assert not accepted(succession.successor(both), listener)
         setattr(files, whose, both)
         files.write()
-        within(20, lambda: accepted(certificates.successor(both), listener))  # noqa: B023
-        second = certificates.tended(both, "k", NOW, known=True)
+        within(20, lambda: accepted(succession.successor(both), listener))  # noqa: B023
+        second = succession.tended(both, "k", NOW, known=True)
         setattr(files, whose, second)
         files.write()
         if whose == "of_cluster":
             within(20, lambda: shown(second))  # noqa: B023
-        setattr(files, whose, certificates.without_predecessor(second))
+        setattr(files, whose, succession.without_predecessor(second))
         files.write()
         within(20, lambda: not accepted(first, listener))  # noqa: B023
         assert accepted(second, listener)
@@ -276,7 +276,7 @@ def test_links_become_encrypted_and_plain_again_and_no_client_notices(made: Call
         {
             "bootstrap.servers": ",".join(f"127.0.0.1:{ports['MTLS']}" for ports in brokers.ports),
             "security.protocol": "ssl",
-            "ssl.ca.pem": certificates.trusted(brokers.files.of_cluster).decode(),
+            "ssl.ca.pem": succession.trusted(brokers.files.of_cluster).decode(),
             "ssl.certificate.pem": pair.certificate.decode(),
             "ssl.key.pem": pair.key.decode(),
             "log_level": "0",

@@ -2,7 +2,7 @@
 
 Each authority has two Secrets: `<cluster>-cluster-ca` with its key, and `<cluster>-cluster-ca-cert` with the trusted
 certificates, which clients may read; and the same with `clients` in place of `cluster`. The steps of a renewal are
-those of `certificates.py`. No pod is restarted for them, because brokers read their files again. So the operator asks
+those of `succession.py`. No pod is restarted for them, because brokers read their files again. So the operator asks
 the brokers themselves whether they have read them (`trust_probe.py`).
 
 - An authority's successor signs once every broker accepts its certificates. That of the cluster's authority also waits
@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ottla.operator import certificates
+from ottla.operator import certificates, succession
 from ottla.operator.certificates import Issued, Secret
 from ottla.operator.etcd_secrets import SecretIncomplete
 from ottla.operator.kube import Kube
@@ -64,14 +64,14 @@ async def kept(kube: Kube, visit: Visit, duties: Duties) -> Secret:
     if not duties.rules.generated:
         return await _own_kept(kube, visit, duties, found)
     renews, replaces = (annotation(found or _NOTHING, name) for name in (FORCE_RENEW, FORCE_REPLACE))
-    if certificates.is_damaged(present):
-        trust = certificates.joined([await _trusted_so_far(kube, visit, duties), certificates.trusted(present)])
+    if succession.is_damaged(present):
+        trust = certificates.joined([await _trusted_so_far(kube, visit, duties), succession.trusted(present)])
         if trust:
-            present = certificates.lost(trust, duties.name, visit.now, duties.rules.validity_days)
+            present = succession.lost(trust, duties.name, visit.now, duties.rules.validity_days)
             await visit.tell("AuthorityLost", f"the authority for {duties.purpose} is lost, and a new one is made")
-    in_haste = bool(replaces) or not certificates.signs(present)
+    in_haste = bool(replaces) or not succession.signs(present)
     known = "next.crt" in present and await _may_sign(visit, duties, present, in_haste=in_haste)
-    authority = certificates.tended(
+    authority = succession.tended(
         present,
         duties.name,
         visit.now,
@@ -91,7 +91,7 @@ async def kept(kube: Kube, visit: Visit, duties: Duties) -> Secret:
         noted = {FORCE_RENEW: None, FORCE_REPLACE: BEGUN if replaces else None}
         await _patched(kube, visit, duties.name, {"metadata": {"annotations": noted}})
     if authority == present and await _is_over(visit, duties, authority, replaced=replaces == BEGUN):
-        authority = certificates.without_predecessor(authority)
+        authority = succession.without_predecessor(authority)
         forgotten: Object = {"data": {"before.crt": None}, "metadata": {"annotations": {FORCE_REPLACE: None}}}
         await _patched(kube, visit, duties.name, forgotten)
         await visit.tell("AuthorityForgotten", f"the former authority for {duties.purpose} isn't trusted any more")
@@ -108,15 +108,15 @@ async def _own_kept(kube: Kube, visit: Visit, duties: Duties, found: Object | No
     _check(own, duties.name, visit.now)
     trust = await kube.get("Secret", visit.cluster.namespace, names.trust_of(duties.name))
     noted, mark = annotation(trust or _NOTHING, SIGNS), mark_of(own)
-    authority = certificates.following(own, await _trusted_so_far(kube, visit, duties), visit.now)
-    if not certificates.signs(authority) and (noted == mark or await duties.read(authority)):
-        authority = certificates.tended(authority, duties.name, visit.now, known=True)
+    authority = succession.following(own, await _trusted_so_far(kube, visit, duties), visit.now)
+    if not succession.signs(authority) and (noted == mark or await duties.read(authority)):
+        authority = succession.tended(authority, duties.name, visit.now, known=True)
     await _tell_ignored(kube, visit, duties, found or _NOTHING, authority)
     if annotation(found or _NOTHING, FORCE_REPLACE) and await _is_over(visit, duties, authority, replaced=True):
-        authority = certificates.without_predecessor(authority)
+        authority = succession.without_predecessor(authority)
         await _patched(kube, visit, duties.name, {"metadata": {"annotations": {FORCE_REPLACE: None}}})
         await visit.tell("AuthorityForgotten", f"the former authority for {duties.purpose} isn't trusted any more")
-    signs = certificates.signs(authority)
+    signs = succession.signs(authority)
     await _tell_trust(kube, visit, duties.name, authority, mark if signs else noted)
     if signs and mark != noted != "":
         await visit.tell("AuthorityRenewed", f"a new authority for {duties.purpose} signs from now on")
@@ -125,7 +125,7 @@ async def _own_kept(kube: Kube, visit: Visit, duties: Duties, found: Object | No
 
 async def _tell_ignored(kube: Kube, visit: Visit, duties: Duties, found: Object, authority: Secret) -> None:
     """Tells a person that an annotation of an authority from elsewhere has no effect, and takes it away."""
-    replaceable = not certificates.signs(authority) or "before.crt" in authority
+    replaceable = not succession.signs(authority) or "before.crt" in authority
     ignored = [name for name in (FORCE_RENEW, FORCE_REPLACE) if annotation(found, name)]
     for name in ignored:
         if name == FORCE_RENEW or not replaceable:
@@ -186,7 +186,7 @@ async def _tell_trust(kube: Kube, visit: Visit, name: str, authority: Secret, ma
     name = names.trust_of(name)
     found = await kube.get("Secret", visit.cluster.namespace, name)
     data = certificates.decoded(found)
-    trusted = certificates.trusted(authority)
+    trusted = succession.trusted(authority)
     if data.get("ca.crt") != trusted or not {"ca.p12", "ca.password"} <= data.keys():
         password = data.get("ca.password", b"").decode() or secrets.token_hex(16)
         store = certificates.trust_store(trusted, password)

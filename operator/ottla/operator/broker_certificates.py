@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ottla.operator import certificates
+from ottla.operator import certificates, succession
 from ottla.operator.certificates import CLIENT, SERVER, Issued, Secret
 from ottla.operator.etcd_secrets import SecretIncomplete
 from ottla.operator.kube import Kube
@@ -30,9 +30,9 @@ async def operators_kept(kube: Kube, visit: Visit, authority: Secret) -> None:
     found = await kube.get("Secret", cluster.namespace, name)
     present = certificates.decoded(found)
     pair = Issued(present.get("tls.crt", b""), present.get("tls.key", b""))
-    if not certificates.usable(authority, pair, visit.now) and (certificates.signs(authority) or not pair.key):
+    if not certificates.usable(authority, pair, visit.now) and (succession.signs(authority) or not pair.key):
         pair = _issued(visit, authority, broker_tls.operators_name(cluster), (), CLIENT)
-    data = {"ca.crt": certificates.trusted(authority), "tls.crt": pair.certificate, "tls.key": pair.key}
+    data = {"ca.crt": succession.trusted(authority), "tls.crt": pair.certificate, "tls.key": pair.key}
     await visit.found.keep_secret(names.secret(cluster, name, "operator", certificates.encoded(data)), found)
 
 
@@ -46,9 +46,9 @@ async def brokers_kept(kube: Kube, visit: Visit, authority: Secret, clients: Sec
     found = await kube.get("Secret", cluster.namespace, name)
     present = certificates.decoded(found)
     # Brokers have to read what they are to trust before anything else can go on, so these files depend on nothing.
-    data = {CLUSTER_CA_FILE: certificates.trusted(authority)}
+    data = {CLUSTER_CA_FILE: succession.trusted(authority)}
     if clients:
-        data[CLIENTS_CA_FILE] = certificates.trusted(clients)
+        data[CLIENTS_CA_FILE] = succession.trusted(clients)
     missing = Refusals()
     for file, listener in [(LINKS_FILE, None), *((broker_tls.file_of(each), each) for each in cluster.listeners)]:
         if listener is not None and not listener.tls:
@@ -93,7 +93,7 @@ def _addresses(visit: Visit, listener: Listener) -> list[str]:
 def _signed(visit: Visit, authority: Secret, present: bytes, name: str, hosts: Iterable[str]) -> bytes:
     """A key store with a certificate for these hosts. The present one is kept while it is usable, also if it is for
     further hosts: an address may be unknown for a moment."""
-    if not certificates.signs(authority) and present:
+    if not succession.signs(authority) and present:
         return present
     pair = certificates.pair_in(present)
     has = certificates.hosts_of(pair.certificate)
@@ -105,7 +105,7 @@ def _signed(visit: Visit, authority: Secret, present: bytes, name: str, hosts: I
 def _issued(
     visit: Visit, authority: Secret, name: str, hosts: Iterable[str], *purposes: certificates.Purpose
 ) -> Issued:
-    if not certificates.signs(authority):
+    if not succession.signs(authority):
         raise Awaited("brokers have to trust the new authority before it signs their certificates")
     return certificates.issued(
         authority,

@@ -1,19 +1,8 @@
-"""Certificate authorities and the pairs that they sign, for etcd, for brokers and for clients.
+"""Certificate authorities and the pairs that they sign, for etcd, for brokers and for clients: X.509 and PEM texts.
 
 A pair is a certificate and its key. An authority's Secret has its certificate and its key, and no pod mounts it; pairs
-and trusted certificates stand in other Secrets. A pair is renewed when a third of its lifetime is left.
-
-An authority is renewed when a third of its lifetime is left, or a time before its end that the spec says, in steps each
-of which waits for the one before:
-
-1. The operator makes a successor, whose certificate is added to the trusted certificates.
-2. Once all pods trust the successor, it signs new pairs, and the key of its predecessor is dropped. The predecessor's
-   certificate is still trusted, because old pairs are in use for a while.
-3. Predecessors are trusted until their time is over, or until they are forgotten (`without_predecessor`). Another
-   renewal doesn't change that.
-
-etcd's members, and brokers towards etcd, read at their start which authorities they trust, so they are restarted for
-the first step; etcd reads a new pair by itself. Brokers' listeners read both while they run.
+and trusted certificates stand in other Secrets. A pair is renewed when a third of its lifetime is left. `succession.py`
+has the steps by which an authority is renewed.
 """
 
 from __future__ import annotations
@@ -41,7 +30,6 @@ PAIR_DAYS = 730
 AHEAD = timedelta(hours=1)  # certificates are valid from so long ago, because clocks differ
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
-_PARTS = ("server.crt", "server.key", "client.crt", "client.key")
 
 Secret = dict[str, bytes]
 Purpose = x509.ObjectIdentifier
@@ -105,94 +93,6 @@ def authority(name: str, now: datetime, days: int = AUTHORITY_DAYS) -> Secret:
     return {"tls.crt": _pem(certificate), "tls.key": _key_pem(key)}
 
 
-def tended(
-    by: Secret,
-    name: str,
-    now: datetime,
-    *,
-    known: bool,
-    days: int = AUTHORITY_DAYS,
-    ahead_days: int | None = None,
-    asked: bool = False,
-) -> Secret:
-    """The authority's data after the step that is due now; the same data where no step is due.
-
-    `known`: whether everybody who has to trusts all certificates in these data; `days`: the lifetime of a new
-    authority; `ahead_days`: how long before its end an authority gets a successor (None: a third of its lifetime);
-    `asked`: a person asks for a successor now.
-    """
-    if "next.crt" in by and now >= expires_at(by["next.crt"]):
-        by = {part: content for part, content in by.items() if not part.startswith("next.")}
-    if not signs(by) and "next.crt" in by:
-        before = _before((by.get("before.crt", b""), by.get("tls.crt", b"")), now)
-        return successor(by) | before if known or not before else by
-    try:
-        certificate = x509.load_pem_x509_certificate(by["tls.crt"])
-        serialization.load_pem_private_key(by["tls.key"], None)
-    except (KeyError, ValueError):
-        return authority(name, now, days)
-    over = now >= certificate.not_valid_after_utc
-    if "next.crt" in by:
-        if not known and not over:
-            return by
-        return successor(by) | _before((by["tls.crt"], by.get("before.crt", b"")), now)
-    if over:
-        return authority(name, now, days)
-    if not asked and not _due(certificate, now, ahead_days):
-        return by
-    kept = {part: by[part] for part in ("tls.crt", "tls.key")} | _before((by.get("before.crt", b""),), now)
-    return kept | _next(authority(name, now, days))
-
-
-def lost(trust: bytes, name: str, now: datetime, days: int) -> Secret:
-    """The data of an authority whose Secret is lost: nothing signs, until everybody trusts the successor beside the
-    certificates that are trusted now (PEM). If all of these are over, the new authority signs at once."""
-    return following(authority(name, now, days), trust, now)
-
-
-def following(own: Secret, trust: bytes, now: datetime) -> Secret:
-    """The data of an authority that is to follow the others whose certificates are trusted now (PEM): nothing signs,
-    until everybody trusts it, too. It signs at once if there are no others, or all of them are over."""
-    new: Secret = {part: own[part] for part in ("tls.crt", "tls.key", "ca.crt") if part in own}
-    before = _before([joined(set(_each([trust])) - set(_each(new.values())))], now)
-    if not before:
-        return new
-    root = {part: own[part] for part in ("ca.crt",) if part in own}
-    return before | root | _next(new)
-
-
-def is_damaged(by: Secret) -> bool:
-    """Whether the authority that signs, or the one that is to sign, can't be read."""
-    which = "tls" if signs(by) or "next.crt" not in by else "next"
-    return bool(problem_of_pair(Issued(by.get(f"{which}.crt", b""), by.get(f"{which}.key", b""))))
-
-
-def signs(by: Secret) -> bool:
-    """Whether there is an authority that can sign now."""
-    return "tls.key" in by
-
-
-def _before(texts: Iterable[bytes], now: datetime) -> Secret:
-    """The part with the certificates of predecessors that aren't over yet; nothing where there are none."""
-    lasting = joined(each for each in _each(texts) if now < expires_at(each))
-    return {"before.crt": lasting} if lasting else {}
-
-
-def _next(by: Secret) -> Secret:
-    return {"next.crt": by["tls.crt"], "next.key": by["tls.key"]}
-
-
-def without_predecessor(by: Secret) -> Secret:
-    """The authority's data without its predecessors, which aren't trusted any more."""
-    return {part: content for part, content in by.items() if part != "before.crt"}
-
-
-def successor(by: Secret) -> Secret:
-    """The authority that is to sign next, as an authority that signs now. There has to be one."""
-    root = {part: by[part] for part in ("ca.crt",) if part in by}
-    return {"tls.crt": by["next.crt"], "tls.key": by["next.key"]} | root
-
-
 def made_at(certificate: bytes) -> datetime:
     """When the operator made a certificate (PEM)."""
     return x509.load_pem_x509_certificate(certificate).not_valid_before_utc + AHEAD
@@ -203,21 +103,15 @@ def expires_at(text: bytes) -> datetime:
     return max(certificate.not_valid_after_utc for certificate in x509.load_pem_x509_certificates(text))
 
 
-def trusted(by: Secret) -> bytes:
-    """The certificates of the authority, its successor and its predecessors, and the root of an authority from
-    elsewhere."""
-    return joined(by[part] for part in ("tls.crt", "next.crt", "before.crt", "ca.crt") if part in by)
-
-
 def joined(texts: Iterable[bytes]) -> bytes:
     """One PEM text with the certificates of several ones, each of them once.
 
     They are sorted, so that the text doesn't change when a successor becomes the authority.
     """
-    return b"".join(sorted({each + b"\n" for each in _each(texts)}))
+    return b"".join(sorted({each + b"\n" for each in each_in(texts)}))
 
 
-def _each(texts: Iterable[bytes]) -> list[bytes]:
+def each_in(texts: Iterable[bytes]) -> list[bytes]:
     """The certificates in PEM texts, one by one; what stands between them, or can't be read, is left out."""
     return [each for text in texts for each in _CERTIFICATE.findall(text) if _is_readable(each)]
 
@@ -228,20 +122,6 @@ def _is_readable(certificate: bytes) -> bool:
     except ValueError:
         return False
     return True
-
-
-def pairs(by: Secret, found: Secret, name: str, hosts: list[str], now: datetime) -> Secret:
-    """The data that pods mount: the pairs of members and clients, and the trusted certificates.
-
-    The pairs that were `found` are kept if they are still usable; otherwise both are made anew.
-    """
-    kept = {part: found[part] for part in _PARTS} if _usable(by, found, hosts, now) else None
-    if kept is None:
-        # The server's pair is for clients, too: etcd's JSON gateway connects to etcd's own server with it.
-        both = issued(by, f"{name} member", now, hosts=hosts, purposes=(CLIENT, SERVER))
-        client = issued(by, f"{name} client", now)
-        kept = dict(zip(_PARTS, (both.certificate, both.key, client.certificate, client.key), strict=True))
-    return {"ca.crt": trusted(by), **kept}
 
 
 def trust_store(certificates: bytes, password: str) -> bytes:
@@ -286,19 +166,13 @@ def problem_of_authority(own: Issued, now: datetime) -> str:
     return ""
 
 
-def _usable(by: Secret, found: Secret, hosts: list[str], now: datetime) -> bool:
-    """Whether both pairs are usable, the server's for these hosts."""
-    return all(
-        usable(by, Issued(found.get(f"{kind}.crt", b""), found.get(f"{kind}.key", b"")), now, hosts=names)
-        for kind, names in (("server", hosts), ("client", []))
-    )
-
-
 def usable(by: Secret, pair: Issued, now: datetime, *, hosts: Sequence[str] = ()) -> bool:
     """Whether the authority has signed the pair, for exactly these hosts, and more than a third of its lifetime is
     left."""
     certificate = signed(by, pair)
-    return certificate is not None and sorted(_hosts(certificate)) == sorted(hosts) and not _due(certificate, now, None)
+    return (
+        certificate is not None and sorted(_hosts(certificate)) == sorted(hosts) and not is_due(certificate, now, None)
+    )
 
 
 def signed(by: Secret, pair: Issued) -> x509.Certificate | None:
@@ -337,7 +211,7 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _due(certificate: x509.Certificate, now: datetime, ahead_days: int | None) -> bool:
+def is_due(certificate: x509.Certificate, now: datetime, ahead_days: int | None) -> bool:
     """Whether a certificate's end is at most so many days away; for None, a third of its lifetime."""
     until = certificate.not_valid_after_utc
     third = (until - certificate.not_valid_before_utc) / 3

@@ -1,4 +1,4 @@
-"""Keeps the Secrets with the certificates of a cluster's etcd, by the steps of `certificates.py`.
+"""Keeps the Secrets with the certificates of a cluster's etcd, by the steps of `succession.py`.
 
 A pod's annotations have a digest of the certificates that it was started with. By these digests the operator knows when
 all pods trust a new authority, and a pod that was started with older certificates is outdated.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime
 
-from ottla.operator import certificates
+from ottla.operator import certificates, etcd_pairs, succession
 from ottla.operator.certificates import Identity, Secret
 from ottla.operator.found import Found
 from ottla.operator.kube import Kube
@@ -28,14 +28,14 @@ async def certified(
     hosts, name = etcd_pods.certified_hosts(cluster), names.etcd_set(cluster)
     names_of = (names.etcd_authority(cluster), names.etcd_certificates(cluster))
     present, mounted = [certificates.decoded(await kube.get("Secret", cluster.namespace, each)) for each in names_of]
-    known = mounted.get("ca.crt") == certificates.trusted(present) and _everybody_read(found, mounted)
-    authority = certificates.tended(present, name, now, known=known)
+    known = mounted.get("ca.crt") == succession.trusted(present) and _everybody_read(found, mounted)
+    authority = succession.tended(present, name, now, known=known)
     if authority != present:
         await found.apply(names.secret(cluster, names_of[0], etcd_pods.ETCD, certificates.encoded(authority)))
         if present:
             signs = "is added, and signs once all pods trust it" if "next.crt" in authority else "signs"
             await tell("AuthorityRenewed", f"a new authority for etcd's certificates {signs}")
-    pairs = certificates.pairs(authority, mounted, name, hosts, now)
+    pairs = etcd_pairs.pairs(authority, mounted, name, hosts, now)
     if pairs != mounted:
         await found.apply(names.secret(cluster, names_of[1], etcd_pods.ETCD, certificates.encoded(pairs)))
         if pairs["client.crt"] != mounted.get("client.crt"):

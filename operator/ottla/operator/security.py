@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from ottla.operator import authorities, certificates
+from ottla.operator import authorities, certificates, succession
 from ottla.operator.authorities import READ_WITHIN, Duties
 from ottla.operator.broker_certificates import brokers_kept, operators_kept
 from ottla.operator.certificates import Issued, Secret
@@ -37,7 +37,7 @@ class Security:
         if not broker_tls.uses_tls(cluster) and not visit.encrypted_somewhere:
             return
         cluster_ca = await authorities.kept(self._kube, visit, self._of_cluster(visit))
-        visit.trust = certificates.trusted(cluster_ca)
+        visit.trust = succession.trusted(cluster_ca)
         clients_ca: Secret = {}
         if broker_tls.asks_for_certificates(cluster):
             clients_ca = await authorities.kept(self._kube, visit, self._of_clients(visit))
@@ -56,7 +56,7 @@ class Security:
         async def read(authority: Secret) -> bool:
             if changing or not _since(visit, authority["next.crt"], READ_WITHIN):
                 return False
-            return await self._accepted(visit, links, _probing(visit, certificates.successor(authority)))
+            return await self._accepted(visit, links, _probing(visit, succession.successor(authority)))
 
         async def replaced(authority: Secret) -> bool:
             if changing or not _since(visit, authority["tls.crt"], FORGOTTEN_AFTER):
@@ -77,7 +77,7 @@ class Security:
         ports = [each.port for each in cluster.listeners if each.authentication is Authentication.TLS]
 
         async def read(authority: Secret) -> bool:
-            return await self._accepted(visit, ports, _probing(visit, certificates.successor(authority)))
+            return await self._accepted(visit, ports, _probing(visit, succession.successor(authority)))
 
         async def replaced(authority: Secret) -> bool:
             return visit.now >= certificates.made_at(authority["tls.crt"]) + FORGOTTEN_AFTER
