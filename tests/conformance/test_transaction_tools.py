@@ -135,6 +135,9 @@ class Copier:
             *("--broker-list", target.bootstrap, "--input-topic", source, "--output-topic", sink),
             *("--input-partition", str(partition), "--consumer-group", group),
             *("--transactional-id", f"{group}-{partition}", "--transaction-size", "25", "--enable-random-aborts"),
+            # A copier asks for its position before it begins as a producer, so it waits, for 60 s at most, until the
+            # transaction of the one that was killed has timed out, if that one had committed offsets in it.
+            *("--transaction-timeout", "20000"),
             *(["--group-mode", "--use-group-metadata"] if grouped else []),
         ]
         self._command = java(jars("kafka"), TOOLS["transactional-message-copier"], *arguments)
