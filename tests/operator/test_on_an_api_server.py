@@ -28,12 +28,11 @@ from ottla.operator.plan.etcd_upkeep import MemberStatus
 from ottla.operator.plan.names import POD_NAME
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import KafkaPartition, KafkaTopic, Moving
-from ottla.operator.plan.topic_status import Outcome
-from ottla.operator.reports import Reports
+from ottla.operator.plan.topic_status import Outcome, topic_status
+from ottla.operator.reports import Reports, reports_of
 from ottla.operator.spec.cluster import Defaults
 from ottla.operator.spec.topic import parse_topic
 from ottla.operator.topic_memory import TopicMemory
-from ottla.operator.topic_reports import reports_of
 from ottla.operator.topic_resources import TopicResources
 from tests.operator.conftest import Scene, defined
 from tests.peers.wire import free_port
@@ -272,7 +271,7 @@ def test_no_field_of_a_topics_status_is_pruned(play: Callable[[Scene], None]) ->
         topic = KafkaTopic("orders", UUID(int=7), {0: KafkaPartition((0, 1), frozenset((0,)))})
         outcome = Outcome(True, "Ready", "", topic, Moving(0, 1, 3), paused=True)
         now = datetime.now(UTC)
-        await Reports(kube, resources).statuses(reports_of({resource: outcome}, now), now)
+        await Reports(kube, resources).statuses(reports_of({resource: outcome}, topic_status, now), now)
         (known,) = resources.of(KEY)
         found = await kube.get("Topic", "shop", "orders")
         assert found is not None

@@ -8,9 +8,9 @@ Cluster's Topics or Users may need thousands.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from ottla.operator.kafka import slices
 from ottla.operator.kube import KubeError
@@ -47,6 +47,47 @@ class Report(NamedTuple):
     resource: OfCluster
     status: Mapping[str, Any]
     warning: News | None = None
+
+
+class Outcome(Protocol):
+    """The part that the outcomes of all kinds' reconciles have in common."""
+
+    @property
+    def ready(self) -> bool | None:
+        """Whether the resource is as its spec says; None if that isn't known."""
+
+    @property
+    def reason(self) -> str:
+        """Why, as one word."""
+
+    @property
+    def message(self) -> str:
+        """Why, as a sentence."""
+
+    @property
+    def expected(self) -> bool:
+        """Whether no Event is made for the outcome, because it passes by itself."""
+
+
+_R = TypeVar("_R", bound=OfCluster)
+_O = TypeVar("_O", bound=Outcome)
+
+
+def reports_of(
+    outcomes: Mapping[_R, _O], status: Callable[[_R, _O, datetime], Mapping[str, Any]], now: datetime
+) -> list[Report]:
+    """The statuses of resources, which `status` makes, with an Event for each resource that isn't ready and won't be by
+    itself."""
+    return [
+        Report(
+            resource,
+            status(resource, outcome, now),
+            News(resource, outcome.reason, outcome.message)
+            if outcome.ready is False and not outcome.expected
+            else None,
+        )
+        for resource, outcome in outcomes.items()
+    ]
 
 
 class Reports:

@@ -41,6 +41,15 @@ class Trouble:
         return self.reason != "Waiting"
 
 
+def ready_or_before(holds: bool | None, reason: str, message: str, present: Iterable[Mapping[str, Any]]) -> Condition:
+    """The condition Ready. If `holds` is None, the condition of that type among the `present` ones stays, if there is
+    one."""
+    before = next((condition for condition in present if condition["type"] == "Ready"), None)
+    if holds is not None or before is None:
+        return Condition("Ready", holds, reason, message)
+    return Condition("Ready", {"True": True, "False": False}.get(before["status"]), before["reason"], before["message"])
+
+
 def conditions(
     present: Iterable[Mapping[str, Any]], found: Iterable[Condition], generation: int, now: datetime
 ) -> list[Object]:

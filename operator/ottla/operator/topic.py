@@ -47,17 +47,17 @@ from ottla.operator.plan.topic import (
     winners,
 )
 from ottla.operator.plan.topic_owner import read_mark
-from ottla.operator.plan.topic_status import REPLACING, Outcome
+from ottla.operator.plan.topic_status import REPLACING, Outcome, topic_status
 from ottla.operator.queue import Result, why
 from ottla.operator.records import Keeper
 from ottla.operator.refusals import Refusals as Refused
-from ottla.operator.reports import Reports, Writer
+from ottla.operator.reports import Reports, Writer, reports_of
 from ottla.operator.resources import Lister
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 from ottla.operator.spec.topic_rules import TopicRules, parse_topic_rules
 from ottla.operator.status import Condition
 from ottla.operator.topic_memory import TopicMemory
-from ottla.operator.topic_reports import news_of, reports_of
+from ottla.operator.topic_reports import news_of
 from ottla.operator.topic_resources import TopicResources
 from ottla.protocol.errors import ErrorCode, KafkaError
 
@@ -157,7 +157,7 @@ class TopicReconciler:
             )
             outcomes = {resource: Outcome(False, missing.reason, missing.message) for resource in mine}
             now = self._utc()
-            await self._reports.statuses(reports_of(outcomes, now), now)
+            await self._reports.statuses(reports_of(outcomes, topic_status, now), now)
             return Result(gone=not mine)
         if not self._ours(key):
             self._admins.forget(key)
@@ -182,7 +182,7 @@ class TopicReconciler:
                 logger.info("topics of %s wait until this Cluster is Ready: %s", key, error)
             return Result(BROKERS_S)
         self._starting.discard(key)
-        await self._reports.statuses(reports_of(sweep.outcomes, sweep.now), sweep.now)
+        await self._reports.statuses(reports_of(sweep.outcomes, topic_status, sweep.now), sweep.now)
         sweep.refused.told()
         moving = any(outcome.moving is not None for outcome in sweep.outcomes.values())
         starting = any(outcome.reason == NOT_ENOUGH_BROKERS for outcome in sweep.outcomes.values())
@@ -429,7 +429,7 @@ class TopicReconciler:
             if not resource.ready or resource.status.get("observedGeneration") != resource.generation
         ]
         outcome = Outcome(False, reason, message, expected=sweep.starting)
-        await self._reports.statuses(reports_of(dict.fromkeys(waiting, outcome), sweep.now), sweep.now)
+        await self._reports.statuses(reports_of(dict.fromkeys(waiting, outcome), topic_status, sweep.now), sweep.now)
 
 
 def _reason(error: KafkaError) -> str:

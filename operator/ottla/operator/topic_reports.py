@@ -1,29 +1,11 @@
-"""The statuses and Events of Topics: by the outcomes of a sweep, and by the steps that it made."""
+"""The Events of Topics about the steps that a sweep has made."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
-
 from ottla.operator.plan.topic import Configure, Create, Grow, Move, Step, TopicPlan
-from ottla.operator.plan.topic_status import Outcome, topic_status
-from ottla.operator.reports import News, Report
+from ottla.operator.reports import News
 from ottla.operator.spec.topic import TopicResource
 from ottla.wording import counted
-
-
-def reports_of(outcomes: Mapping[TopicResource, Outcome], now: datetime) -> list[Report]:
-    """The statuses of Topics, with an Event for each Topic that isn't ready and won't be by itself."""
-    return [
-        Report(
-            resource,
-            topic_status(resource, outcome, now),
-            News(resource, outcome.reason, outcome.message)
-            if outcome.ready is False and not outcome.expected
-            else None,
-        )
-        for resource, outcome in outcomes.items()
-    ]
 
 
 def news_of(resource: TopicResource, step: Step, plan: TopicPlan) -> News:

@@ -24,16 +24,15 @@ from ottla.operator.namespaces import selected_namespaces
 from ottla.operator.objects import Ref, going, holds
 from ottla.operator.plan.recorded_users import Given, RecordedUsers
 from ottla.operator.plan.user import KafkaUsers, contest
-from ottla.operator.plan.user_status import Outcome
+from ottla.operator.plan.user_status import Outcome, user_status
 from ottla.operator.queue import Result
 from ottla.operator.records import Keeper
-from ottla.operator.reports import News, Reports, Writer
+from ottla.operator.reports import News, Reports, Writer, reports_of
 from ottla.operator.resources import Lister
 from ottla.operator.spec.user import Login, UserResource
 from ottla.operator.spec.user_rules import UserRules, parse_user_rules
 from ottla.operator.user_access import UserAccess
 from ottla.operator.user_departures import FAILED_S, UserDepartures
-from ottla.operator.user_reports import reports_of
 from ottla.operator.user_resources import UserResources
 from ottla.operator.user_rights import Changes, change_rights
 from ottla.protocol.errors import ErrorCode
@@ -244,7 +243,7 @@ class UserReconciler:
 
     async def _tell(self, outcomes: Mapping[UserResource, Outcome]) -> None:
         now = self._utc()
-        await self._reports.statuses(reports_of(outcomes, now), now)
+        await self._reports.statuses(reports_of(outcomes, user_status, now), now)
 
     async def _tell_waiting(self, mine: list[UserResource], outcome: Outcome) -> None:
         """Writes the statuses of Users whose spec isn't followed yet; other Users keep their statuses."""

@@ -5,14 +5,13 @@ The status is written only if it differs from the present one, so a resource wit
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from ottla.operator.plan.topic import KafkaTopic, Moving
 from ottla.operator.spec.topic import TopicResource
-from ottla.operator.status import Condition, conditions
+from ottla.operator.status import Condition, conditions, ready_or_before
 from ottla.wording import abridged
 
 MESSAGE_LENGTH_MAX = 1024
@@ -56,7 +55,7 @@ def topic_status(resource: TopicResource, outcome: Outcome, now: datetime) -> St
             "done": outcome.moving.done,
         }
     known = {condition["type"]: condition for condition in before.get("conditions", ())}
-    found = [_ready(outcome, known.get("Ready"), message)]
+    found = [ready_or_before(outcome.ready, outcome.reason, message, known.values())]
     if outcome.moving:
         found.append(Condition("Reassigning", True, "ReplicationFactor", str(outcome.moving)))
     elif "Reassigning" in known:
@@ -67,10 +66,3 @@ def topic_status(resource: TopicResource, outcome: Outcome, now: datetime) -> St
         found.append(Condition("Paused", False, "Resumed"))
     status["conditions"] = conditions(known.values(), found, resource.generation, now)
     return status
-
-
-def _ready(outcome: Outcome, before: Mapping[str, Any] | None, message: str) -> Condition:
-    if outcome.ready is not None or before is None:
-        return Condition("Ready", outcome.ready, outcome.reason, message)
-    holds = {"True": True, "False": False}.get(before["status"])
-    return Condition("Ready", holds, before["reason"], before["message"])

@@ -11,7 +11,7 @@ from typing import Any
 
 from ottla.operator.objects import timestamp
 from ottla.operator.spec.user import UserResource
-from ottla.operator.status import Condition, conditions
+from ottla.operator.status import conditions, ready_or_before
 from ottla.wording import abridged
 
 MESSAGE_LENGTH_MAX = 1024
@@ -42,11 +42,7 @@ def user_status(resource: UserResource, outcome: Outcome, now: datetime) -> Stat
         status["secret"] = outcome.secret
     if outcome.expires is not None:
         status["certificateExpires"] = timestamp(outcome.expires)
-    known = {condition["type"]: condition for condition in resource.status.get("conditions", ())}
-    before = known.get("Ready")
-    ready = Condition("Ready", outcome.ready, outcome.reason, message)
-    if outcome.ready is None and before is not None:
-        holds = {"True": True, "False": False}.get(before["status"])
-        ready = Condition("Ready", holds, before["reason"], before["message"])
-    status["conditions"] = conditions(known.values(), [ready], resource.generation, now)
+    present = resource.status.get("conditions", ())
+    ready = ready_or_before(outcome.ready, outcome.reason, message, present)
+    status["conditions"] = conditions(present, [ready], resource.generation, now)
     return status
