@@ -7,10 +7,13 @@ Why a delayed or repeated EndTxn of V2 never ends a later transaction:
 
 1. The record of the decision has the next epoch already, so each transaction of a producer id has an epoch of its own.
 2. An EndTxn ends a transaction only if it has the transaction's own producer id and epoch.
-3. An EndTxn with the epoch before the current one is a repeat. It changes nothing, and succeeds only while the
-   transaction that it ended is the latest one and ended in the same way.
+3. An EndTxn with the epoch before the current one is a repeat if the latest transaction was one of V2. It changes
+   nothing, and succeeds only while the transaction that it ended is the latest one and ended in the same way. If the
+   latest transaction was one of V1, its end has kept the epoch, and a new producer has raised it: so the EndTxn comes
+   from a producer that was replaced.
 
-Source: Kafka's TransactionCoordinator.endTransaction and endTransactionWithTV1; KIP-890.
+Source: Kafka's TransactionCoordinator.endTransaction and endTransactionWithTV1; KIP-890. Kafka takes the EndTxn of the
+replaced producer for a repeat.
 """
 
 from __future__ import annotations
@@ -81,7 +84,9 @@ def _end_v2(
 
 def _is_repeat(known: Transaction, ending: Ending) -> bool:
     """Whether `ending` repeats the last EndTxn, which raised the id's epoch, or gave the id another producer id because
-    no epoch was left."""
+    no epoch was left. An EndTxn of V1 does neither."""
+    if known.client_version < V2:
+        return False
     if known.producer_id == ending.producer_id:
         return known.epoch == ending.epoch + 1
     return (

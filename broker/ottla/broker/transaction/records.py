@@ -3,9 +3,13 @@
 A key starts with an int16 that states the record's kind: 0 is a transactional id; records of other kinds are skipped. A
 value starts with an int16 version; a null value is a tombstone, which says that the id has expired. Version 1 is
 flexible (KIP-482), and has the fields of the newer protocol of transactions as tagged fields. Values of other versions
-are skipped. The finalised level of the feature `transaction.version` says which version is written. A record that
-changes a producer id, because its epochs are used up, is written in version 1 at any level: version 0 has no field for
-the other producer id, and the next coordinator wouldn't know which id the producer was given.
+are skipped. The finalised level of the feature `transaction.version` says which version is written. Two kinds of records
+are written in version 1 at any level, because version 0 lacks a field that the next coordinator needs:
+
+- The record changes a producer id, because its epochs are used up. The next coordinator has to know which id the
+  producer was given.
+- A client of the newer protocol began or ended the transaction. The next coordinator has to know that the end raised
+  the epoch, so that it recognises a repeated EndTxn.
 
 Source: Kafka's TransactionLogKey.json, TransactionLogValue.json, TransactionLog.
 """
@@ -22,6 +26,7 @@ from .metadata import (
     NO_PARTITIONS,
     NO_PRODUCER_ID,
     V1,
+    V2,
     Partitions,
     TopicPartition,
     Transaction,
@@ -38,7 +43,8 @@ _long = struct.Struct(">q")
 
 def value_version(transaction: Transaction, feature_level: int) -> int:
     """The version in which a value is written at a level of `transaction.version`."""
-    return _FLEXIBLE if transaction.changes_producer_id else min(feature_level, _FLEXIBLE)
+    needs_tags = transaction.changes_producer_id or transaction.client_version >= V2
+    return _FLEXIBLE if needs_tags else min(feature_level, _FLEXIBLE)
 
 
 # --- writing ---
