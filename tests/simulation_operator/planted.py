@@ -28,7 +28,6 @@ from ottla.operator import (
 )
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object
-from ottla.operator.orphaned_topics import OrphanedTopics
 from ottla.operator.parts import Part
 from ottla.operator.plan import broker_pods, disruption, links, observed, resize, roll
 from ottla.operator.plan.orphans import Definition, Disappearances
@@ -276,10 +275,10 @@ def a_pod_goes_before_one_that_lacks_a_volume(patch: Patch) -> None:
 
 @bug
 def topics_go_with_the_definition_of_their_kind(patch: Patch) -> None:
-    async def there(self: OrphanedTopics) -> Definition:
+    async def there(*_: object) -> Definition:
         return Definition("")
 
-    patch.setattr(OrphanedTopics, "_definition", there)
+    patch.setattr(orphaned_topics, "definition", there)
 
 
 @bug

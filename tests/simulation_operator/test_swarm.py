@@ -11,10 +11,12 @@ import re
 import subprocess
 from uuid import UUID
 
+import pytest
+
 from ottla.operator.plan.topic import KafkaPartition, KafkaTopic
 from tests.simulation.fixed_hashes import run
 from tests.simulation_operator.catches import TABLE
-from tests.simulation_operator.planted import BUGS
+from tests.simulation_operator.planted import BUGS, planted
 from tests.simulation_operator.scenario import KEY, ROUNDS_MAX, Run
 
 
@@ -39,6 +41,13 @@ def test_each_planted_bug_was_caught() -> None:
     assert BUGS.keys() == recorded.keys()
     # An exception in the patch itself wouldn't count as catching the bug.
     assert [name for name, catch in recorded.items() if "failed unexpectedly" in catch.why] == []
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_each_planted_bug_has_a_place_in_the_operator(name: str) -> None:
+    """A replay that ends by its time plants the first bugs alone."""
+    with planted(name):
+        pass
 
 
 def test_planted_bugs_are_caught() -> None:
