@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 
 from .errors import ProtocolError
-from .messages import is_flexible
+from .flexible import is_flexible
 from .received import Buffer
 from .varints import read_unsigned_varint
 

@@ -136,25 +136,12 @@ class EncodedArray:
             self._count += 1
 
 
-def is_flexible(api_key: int, version: int) -> bool:
-    """Whether this version's request header is v2 and its fields are compact (KIP-482).
-
-    Ottla's own APIs have no such versions.
-    """
-    return _flexible(api_key, version)
-
-
 def _read(reader: Callable[[bytes, int], tuple[Any, int]], body: bytes, offset: int) -> Any:
     try:
         message, _ = reader(body, offset)
     except (SerialError, ValueError, OverflowError) as error:
         raise ProtocolError(f"malformed body: {error}") from error
     return message
-
-
-@cache
-def _flexible(api_key: int, version: int) -> bool:
-    return api_key in api_key_map and load_request_schema(api_key, version).__flexible__
 
 
 @cache

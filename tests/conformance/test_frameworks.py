@@ -6,6 +6,7 @@ Each framework runs without transactions and with transactions. With transaction
 import json
 import random
 import subprocess
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -270,12 +271,35 @@ def test_connect_distributed_file_source_and_sink(target: Target, unique: Callab
     consumer.close()
 
 
+@contextmanager
+def growing(file: Path) -> Iterator[list[str]]:
+    """A file to which a thread appends lines, a few at a time, until the context ends. Yields the lines."""
+    lines: list[str] = []
+    over = threading.Event()
+
+    def grow() -> None:
+        with open(file, "a", buffering=1) as out:
+            while not over.wait(0.05):
+                lines.append(f"line {len(lines)}")
+                out.write(f"{lines[-1]}\n")
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    try:
+        yield lines
+    finally:
+        over.set()
+        thread.join()
+
+
 @pytest.mark.timeout(1800)
 @MINUTES
 def test_connect_writes_a_file_exactly_once_while_killed(
     target: Target, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
-    """Workers with exactly.once.source.support=enabled are killed while they write a file's lines in transactions."""
+    """Workers with exactly.once.source.support=enabled are killed while they write a file's lines in transactions, one
+    for each poll of the source. The file grows all the time: a source with a small `batch.size` keeps lines in its
+    buffer until the file has more."""
     name, topic = unique("exactly-once"), unique("lines")
     create(target, topic, 1)
     source = tmp_path / "source.txt"
@@ -284,7 +308,6 @@ def test_connect_writes_a_file_exactly_once_while_killed(
         "connector.class": "FileStreamSource",
         "file": str(source),
         "topic": topic,
-        "batch.size": "20",
         "tasks.max": "1",
         "exactly.once.support": "required",
         "transaction.boundary": "poll",
@@ -297,7 +320,6 @@ def test_connect_writes_a_file_exactly_once_while_killed(
         group_id=None,
         isolation_level="read_committed",
     )
-    lines: list[str] = []
     read: list[str] = []
 
     def read_until(number: int) -> bool:
@@ -305,25 +327,21 @@ def test_connect_writes_a_file_exactly_once_while_killed(
             read.extend(record.value.decode() for record in records)
         return len(read) >= number
 
-    for kill in range(CONNECT_KILLS + 1):
-        with connect_worker(target, name, tmp_path, exactly_once_source_support="enabled") as connect:
-            if kill == 0:
-                wait_for(lambda: connect.ask("POST", "/connectors", body), "connector")
-            more = [f"line {len(lines) + i}" for i in range(300)]
-            with open(source, "a") as file:
-                file.writelines(f"{line}\n" for line in more)
-            wanted = len(lines) + (300 if kill == CONNECT_KILLS else 70 + 10 * kill)
-            lines += more
-            wait_for(
-                lambda wanted=wanted: read_until(wanted),
-                f"{wanted} lines ({(tmp_path / 'connect.log').read_text()[-2000:]})",
-                240,
-            )
-            if kill < CONNECT_KILLS:
+    def await_lines(number: int) -> None:
+        log = (tmp_path / "connect.log").read_text()[-2000:]
+        wait_for(lambda: read_until(number), f"{number} lines ({log})", 240)
+
+    with growing(source) as lines:
+        for kill in range(CONNECT_KILLS):
+            with connect_worker(target, name, tmp_path, exactly_once_source_support="enabled") as connect:
+                if kill == 0:
+                    wait_for(lambda: connect.ask("POST", "/connectors", body), "connector")
+                await_lines(len(lines) + 20 + kill)
                 connect.kill()
-            else:
-                time.sleep(1)  # in which a second copy of a line would come
-                read_until(0)
+    with connect_worker(target, name, tmp_path, exactly_once_source_support="enabled"):
+        await_lines(len(lines))
+        time.sleep(1)  # in which a second copy of a line would come
+        read_until(0)
     assert read == lines
     ends = consumer.end_offsets([kafka.TopicPartition(topic, 0)])
     consumer.close()

@@ -28,13 +28,14 @@ from ottla.broker.throttling import Charge, Throttling, metered
 from ottla.net.connection import POSTPONED, Connection
 from ottla.net.pending import Pending
 from ottla.protocol.errors import ProtocolError
+from ottla.protocol.flexible import is_flexible
 from ottla.protocol.frames import (
     API_VERSIONS,
     read_request_header,
     response_frame,
     skip_tagged_fields,
 )
-from ottla.protocol.messages import is_flexible, read_request, write_response
+from ottla.protocol.messages import read_request, write_response
 from ottla.protocol.received import Memory
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from ottla.broker.dispatch import Dispatcher
 from ottla.broker.request import Request
 from ottla.net.pending import Part, Pending
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.flexible import is_flexible
 from ottla.protocol.frames import response_body
-from ottla.protocol.messages import is_flexible, read_response, write_request
+from ottla.protocol.messages import read_response, write_request
 from tests.unit.broker.without_quotas import without_quotas
 
 

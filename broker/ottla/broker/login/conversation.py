@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 from ottla.net.pipeline import FRAME_BYTES_MIN
 from ottla.protocol.errors import ErrorCode, ProtocolError
+from ottla.protocol.flexible import is_flexible
 from ottla.protocol.frames import API_VERSIONS, read_request_header, response_frame, skip_tagged_fields
-from ottla.protocol.messages import is_flexible, latest_version, read_request, write_response
+from ottla.protocol.messages import latest_version, read_request, write_response
 from ottla.protocol.sasl import SASL_AUTHENTICATE, SASL_HANDSHAKE, LoggedIn, LoginRefused, ServerExchange
 
 API_VERSIONS_MAX = 4

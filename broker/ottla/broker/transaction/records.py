@@ -3,8 +3,8 @@
 A key starts with an int16 that states the record's kind: 0 is a transactional id; records of other kinds are skipped. A
 value starts with an int16 version; a null value is a tombstone, which says that the id has expired. Version 1 is
 flexible (KIP-482), and has the fields of the newer protocol of transactions as tagged fields. Values of other versions
-are skipped. The finalised level of the feature `transaction.version` says which version is written. Two kinds of records
-are written in version 1 at any level, because version 0 lacks a field that the next coordinator needs:
+are skipped. The finalised level of the feature `transaction.version` says which version is written. Two kinds of
+records are written in version 1 at any level, because version 0 lacks a field that the next coordinator needs:
 
 - The record changes a producer id, because its epochs are used up. The next coordinator has to know which id the
   producer was given.
