@@ -1,4 +1,4 @@
-"""Which versions of a request are flexible: compact fields, tagged fields, and a request header of version 2 (KIP-482).
+"""Which versions of a request are flexible: compact fields, tagged fields, and a request header of version 2 (KIP-482). Pure.
 
 The first flexible version of each API stands here as a table, although kio's schemas know it: to ask a schema, its
 module must be imported, and a broker would import the schemas of all versions of Produce and Fetch at its start.
