@@ -1,9 +1,9 @@
-"""Which versions of a request are flexible: compact fields, tagged fields, and a request header of version 2 (KIP-482). Pure.
+"""Which versions of a request are flexible: compact fields, tagged fields, and request headers of version 2. Pure.
 
 The first flexible version of each API stands here as a table, although kio's schemas know it: to ask a schema, its
 module must be imported, and a broker would import the schemas of all versions of Produce and Fetch at its start.
 
-Source: `flexibleVersions` in Kafka's message definitions (clients/src/main/resources/common/message).
+Source: KIP-482; `flexibleVersions` in Kafka's message definitions (clients/src/main/resources/common/message).
 """
 
 from __future__ import annotations
