@@ -23,7 +23,7 @@ from tests.peers.tools import ROOT, go_program
 
 RECORDS = 200_000 if LONG else 5_000
 PARTITIONS = 31 if LONG else 5  # at most, of each topic
-RESET_EVERY_S = 1.0
+RESET_EVERY_S = 3.0  # each broker; franz-go reports a group that it cannot join for some resets in a row as an error
 BROKERS = pytest.mark.parametrize("brokers", [1, 3], ids=["one-broker", "three-brokers"])
 
 
@@ -59,13 +59,13 @@ def test_franz_go(target: Target) -> None:
 
 @contextmanager
 def resets(cluster: OttlaCluster) -> Iterator[None]:
-    """Resets all connections of clients to one broker after another, again and again."""
+    """Resets all connections of clients to one broker after another, again and again, to each every RESET_EVERY_S."""
     over = threading.Event()
 
     def reset() -> None:
         while not over.is_set():
             for route in cluster.to_clients:
-                if over.wait(RESET_EVERY_S):
+                if over.wait(RESET_EVERY_S / len(cluster.to_clients)):
                     return
                 route.reset()
 
