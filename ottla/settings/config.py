@@ -8,13 +8,13 @@ default.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import cast
 
 from ottla.settings.catalogue import BROKER, TOPIC
 from ottla.settings.consistency import inconsistencies
+from ottla.settings.contradiction import Contradiction
 from ottla.settings.listeners import PAGES, Listeners, check_listeners, parse_endpoints, parse_protocol_map
 from ottla.settings.properties import properties_checksum
 from ottla.settings.setting import InvalidSetting, Update, Value
@@ -22,7 +22,16 @@ from ottla.settings.sources import gather, known_setting
 from ottla.settings.typed_values import TypedValues
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
-_SECURITY = re.compile(r"\b(sasl|ssl|reauth)\b")
+_OF_LISTENERS = (
+    "listeners",
+    "advertised.listeners",
+    "listener.security.protocol.map",
+    "inter.broker.listener.name",
+    "security.inter.broker.protocol",
+    "controller.listener.names",
+    "ottla.http.security.protocol",
+)
+"""The settings that describe listeners together."""
 _DEFAULTS = {name: setting.default_value for name, setting in BROKER.items()}
 
 
@@ -94,14 +103,15 @@ class BrokerConfig(TypedValues):
                     values[name] = setting.parse(text)
                 except InvalidSetting as error:
                     shown = "(hidden)" if setting.sensitive else error.value
-                    wrong.append(f"{name}={shown}: {error.reason}")
+                    wrong.append(Contradiction(f"{name}={shown}: {error.reason}", name))
         _join_identities(values)
         if not wrong:
             wrong.extend(inconsistencies(values))
         listeners, listener_problems = _listeners(values)
-        wrong.extend(listener_problems)
+        wrong.extend(Contradiction(problem, *_OF_LISTENERS) for problem in listener_problems)
         if "inter.broker.listener.name" in static and "security.inter.broker.protocol" in static:
-            wrong.append("Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.")
+            names = ("inter.broker.listener.name", "security.inter.broker.protocol")
+            wrong.append(Contradiction(f"Only one of {names[0]} and {names[1]} should be set.", *names))
         overrides = _connection_overrides(values, wrong)
         if wrong:
             raise InvalidConfiguration(wrong)
@@ -144,8 +154,9 @@ class BrokerConfig(TypedValues):
 
         Dynamic settings were checked when they were written, perhaps by another version of Ottla. If this version can't
         use an entry, it leaves the entry out with a warning, so that an entry in the metadata never stops a broker. If
-        entries contradict one another or the static settings, those that contradict the entries before them are left
-        out, too. Entries about security come first, because without them an older password might count again.
+        entries contradict one another or the static settings, as entries of one broker and of the cluster may, the
+        settings in the contradiction keep their present values, and all others change. (Kafka's DynamicBrokerConfig
+        changes none then.) At a broker's start the present values are those of the static settings.
         """
         warnings: list[str] = []
         usable_broker = _usable(broker, True, warnings)
@@ -153,7 +164,7 @@ class BrokerConfig(TypedValues):
         try:
             changed = self._with(usable_broker, usable_default, warnings)
         except InvalidConfiguration:
-            changed = self._with(*self._consistent(usable_broker, usable_default, warnings), warnings)
+            changed = self._consistent(usable_broker, usable_default, warnings)
         names = self._values.keys() | changed._values.keys()
         return changed, frozenset(n for n in names if self._values.get(n) != changed._values.get(n))
 
@@ -162,33 +173,28 @@ class BrokerConfig(TypedValues):
     ) -> BrokerConfig:
         return BrokerConfig(self.static, broker, default, warnings=warnings, file_checksum=self.file_checksum)
 
-    def _consistent(
-        self, broker: Mapping[str, str], default: Mapping[str, str], warnings: list[str]
-    ) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """(entries of `broker`, entries of `default`) that contradict neither one another nor the static settings.
+    def _consistent(self, broker: Mapping[str, str], default: Mapping[str, str], warnings: list[str]) -> BrokerConfig:
+        """The configuration with these entries, except that settings which contradict one another or the static
+        settings keep the entries that this configuration has. Adds a warning for each contradiction.
 
-        Entries are added one by one to the static settings, those about security first, as often as another one fits.
-        So of two entries of which neither fits without the other, both are left out. Adds a warning for each entry that
-        is left out.
+        Contradictions are ended one after the other, because the end of one may be the end of others. The rounds end,
+        because each gives settings their present entries back, and the present entries don't contradict one another.
         """
-        kept: tuple[dict[str, str], dict[str, str]] = {}, {}
-        waiting = [(name, 0) for name in broker] + [(name, 1) for name in default]
-        waiting.sort(key=lambda entry: (not _SECURITY.search(entry[0]), *entry))
-        problems: dict[tuple[str, int], str] = {}
-        before = None
-        while before != len(waiting):  # an entry that is refused now may be fine beside a later one
-            before = len(waiting)
-            for name, layer in list(waiting):
-                kept[layer][name] = (broker, default)[layer][name]
-                try:
-                    self._with(*kept)
-                except InvalidConfiguration as error:
-                    del kept[layer][name]
-                    problems[name, layer] = error.problems[0]
-                else:
-                    waiting.remove((name, layer))
-        warnings += [f"{name} is left out: {problems[name, layer]}" for name, layer in waiting]
-        return kept
+        present, wanted = (self.dynamic_broker, self.dynamic_default), (dict(broker), dict(default))
+        layers = list(zip(wanted, present, strict=True))
+        while True:
+            try:
+                return self._with(*wanted, warnings)
+            except InvalidConfiguration as error:
+                problem = error.problems[0]
+            assert isinstance(problem, Contradiction)
+            changed = [name for name in problem.settings if any(new.get(name) != old.get(name) for new, old in layers)]
+            assert changed, problem
+            for name in changed:
+                for new, old in layers:
+                    new.pop(name, None)
+                    new.update({name: old[name]} if name in old else {})
+            warnings.append(f"{' and '.join(changed)} {'stay' if changed[1:] else 'stays'} unchanged: {problem}")
 
     def serving(self, opened: Listeners) -> BrokerConfig:
         """This configuration for a broker that has opened its listeners: it keeps their names and protocols until its
@@ -249,7 +255,7 @@ def _connection_overrides(values: Mapping[str, Value], wrong: list[str]) -> dict
         if host and count.isascii() and count.isdigit():
             overrides[host.strip("[] ")] = int(count)
         else:
-            wrong.append(f"{name}={values[name]}: must look like host:count,host:count")
+            wrong.append(Contradiction(f"{name}={values[name]}: must look like host:count,host:count", name))
             break
     return overrides
 

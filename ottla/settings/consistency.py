@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from ottla.settings.contradiction import Contradiction
 from ottla.settings.setting import Value
 
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -44,36 +45,42 @@ def _number(values: Mapping[str, Value], name: str) -> int | float:
     return value
 
 
-def inconsistencies(values: Mapping[str, Value]) -> Iterator[str]:
+def inconsistencies(values: Mapping[str, Value]) -> Iterator[Contradiction]:
     """One sentence for each inconsistency. `values` has the typed value of every broker setting."""
     for low, high in _ORDERED:
         if _number(values, low) > _number(values, high):
-            yield f"{low}={values[low]}: must not exceed {high}, which is {values[high]}"
+            yield Contradiction(f"{low}={values[low]}: must not exceed {high}, which is {values[high]}", low, high)
     for name, minimum in _ABOVE:
         if values[name] is not None and _number(values, name) < minimum:
-            yield f"{name}={values[name]}: must be at least {minimum}"
+            yield Contradiction(f"{name}={values[name]}: must be at least {minimum}", name)
     for name in ("log.retention.ms", "log.retention.minutes", "log.retention.hours"):
         if values[name] == 0:
-            yield f"{name}=0: must be at least 1, or -1 for no limit"
+            yield Contradiction(f"{name}=0: must be at least 1, or -1 for no limit", name)
     if values["node.id"] is None:
-        yield "node.id: every broker needs a number of its own, 0 or greater"
+        yield Contradiction("node.id: every broker needs a number of its own, 0 or greater", "node.id")
     if values["broker.id"] not in (-1, values["node.id"]):
-        yield f"broker.id={values['broker.id']}: must be the same as node.id, which is {values['node.id']}"
-    if values["max.connections.per.ip"] == 0 and not values["max.connections.per.ip.overrides"]:
-        yield "max.connections.per.ip=0: is allowed only with max.connections.per.ip.overrides"
+        problem = f"broker.id={values['broker.id']}: must be the same as node.id, which is {values['node.id']}"
+        yield Contradiction(problem, "broker.id", "node.id")
+    of_hosts, overrides = "max.connections.per.ip", "max.connections.per.ip.overrides"
+    if values[of_hosts] == 0 and not values[overrides]:
+        yield Contradiction(f"{of_hosts}=0: is allowed only with {overrides}", of_hosts, overrides)
     if _number(values, "log.cleaner.dedupe.buffer.size") / max(1, _number(values, "log.cleaner.threads")) <= 1048576:
-        yield (
+        yield Contradiction(
             f"log.cleaner.dedupe.buffer.size={values['log.cleaner.dedupe.buffer.size']}: "
-            "must be more than 1048576 for each of log.cleaner.threads"
+            "must be more than 1048576 for each of log.cleaner.threads",
+            "log.cleaner.dedupe.buffer.size",
+            "log.cleaner.threads",
         )
     if values["offsets.topic.compression.codec"] not in range(5):
-        yield f"offsets.topic.compression.codec={values['offsets.topic.compression.codec']}: must be between 0 and 4"
+        name = "offsets.topic.compression.codec"
+        yield Contradiction(f"{name}={values[name]}: must be between 0 and 4", name)
     yield from _etcd(values)
     yield from _authorizer(values)
     rebalance_protocols = values["group.coordinator.rebalance.protocols"]
     assert isinstance(rebalance_protocols, tuple)
     if "classic" not in rebalance_protocols:
-        yield f"group.coordinator.rebalance.protocols={','.join(rebalance_protocols)}: must include classic"
+        name = "group.coordinator.rebalance.protocols"
+        yield Contradiction(f"{name}={','.join(rebalance_protocols)}: must include classic", name)
 
 
 def principals(super_users: str) -> list[str]:
@@ -81,23 +88,28 @@ def principals(super_users: str) -> list[str]:
     return [principal for part in super_users.split(";") if (principal := part.strip())]
 
 
-def _authorizer(values: Mapping[str, Value]) -> Iterator[str]:
-    name, super_users = values["authorizer.class.name"], values["super.users"]
+def _authorizer(values: Mapping[str, Value]) -> Iterator[Contradiction]:
+    setting = "authorizer.class.name"
+    name, super_users = values[setting], values["super.users"]
     if name not in ("", STANDARD_AUTHORIZER):
-        yield f"authorizer.class.name={name}: must be empty, or {STANDARD_AUTHORIZER}, Ottla's only authorizer"
+        problem = f"{setting}={name}: must be empty, or {STANDARD_AUTHORIZER}, Ottla's only authorizer"
+        yield Contradiction(problem, setting)
     assert isinstance(super_users, str)
     for principal in principals(super_users):
         if ":" not in principal:
-            yield f"super.users={super_users}: {principal} must have its type before a colon, as in User:{principal}"
+            problem = f"super.users={super_users}: {principal} must have its type before a colon, as in User:{principal}"
+            yield Contradiction(problem, "super.users")
 
 
-def _etcd(values: Mapping[str, Value]) -> Iterator[str]:
+def _etcd(values: Mapping[str, Value]) -> Iterator[Contradiction]:
     prefix = "ottla.metadata.etcd."
     for one, other in (("user", "password.file"), ("tls.certificate.file", "tls.key.file")):
         for name, needed in ((one, other), (other, one)):
             if values[prefix + name] and not values[prefix + needed]:
-                yield f"{prefix}{name}={values[prefix + name]}: needs {prefix}{needed}, too"
+                problem = f"{prefix}{name}={values[prefix + name]}: needs {prefix}{needed}, too"
+                yield Contradiction(problem, prefix + name, prefix + needed)
     if not values[prefix + "tls"]:
         for name in ("tls.ca.file", "tls.certificate.file"):
             if values[prefix + name]:
-                yield f"{prefix}{name}={values[prefix + name]}: has no effect without {prefix}tls=true"
+                problem = f"{prefix}{name}={values[prefix + name]}: has no effect without {prefix}tls=true"
+                yield Contradiction(problem, prefix + name, f"{prefix}tls")

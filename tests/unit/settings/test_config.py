@@ -7,6 +7,7 @@ import hashlib
 import pytest
 
 from ottla.settings.config import BrokerConfig, InvalidConfiguration
+from ottla.settings.contradiction import Contradiction
 from ottla.settings.listeners import Endpoint
 from ottla.settings.topic_config import TopicConfig
 
@@ -304,17 +305,39 @@ def test_a_bad_dynamic_entry_is_left_out_with_a_warning() -> None:
 JAAS = "listener.name.plaintext.plain.sasl.jaas.config"
 
 
-def test_of_contradictory_dynamic_entries_the_others_stay() -> None:
+def test_an_entry_that_contradicts_the_static_settings_stays_unchanged_and_the_others_count() -> None:
     config = BrokerConfig.from_sources(f"node.id=1\ngroup.max.session.timeout.ms=60000\n{JAAS}=old")
     broker = {"max.connections.per.ip": "0", JAAS: "new", "max.connections": "9"}
     changed, names = config.with_dynamic(broker, {"log.retention.ms": "6"})
     assert names == {JAAS, "max.connections", "log.retention.ms"}
     assert changed.get_secret(JAAS) == "new"
     assert changed.warnings == (
-        "max.connections.per.ip is left out: max.connections.per.ip=0: is allowed only with"
+        "max.connections.per.ip stays unchanged: max.connections.per.ip=0: is allowed only with"
         " max.connections.per.ip.overrides",
     )
     assert "max.connections.per.ip" not in changed.dynamic_broker
+
+
+LEAST, MOST = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.lag.ms"
+
+
+def test_two_entries_that_contradict_each_other_keep_their_present_values_and_the_others_count() -> None:
+    config, _ = BrokerConfig.from_sources("node.id=1").with_dynamic({}, {LEAST: "10", MOST: "20"})
+    changed, names = config.with_dynamic({LEAST: "200", JAAS: "new"}, {LEAST: "10", MOST: "100", "max.connections": "9"})
+    assert names == {JAAS, "max.connections"}
+    assert (changed[LEAST], changed[MOST]) == (10, 20), "neither the present values are lost, nor is one half changed"
+    assert changed.warnings == (
+        f"{LEAST} and {MOST} stay unchanged: {LEAST}=200: must not exceed {MOST}, which is 100",
+    )
+    again, names = changed.with_dynamic({LEAST: "50"}, {LEAST: "10", MOST: "100"})
+    assert (again[LEAST], again[MOST], again.warnings) == (50, 100, ()), "and they change as soon as they fit"
+
+
+def test_at_the_start_contradictory_entries_leave_the_static_values() -> None:
+    config = BrokerConfig.from_sources(f"node.id=1\n{LEAST}=1\n{MOST}=2")
+    changed, names = config.with_dynamic({LEAST: "200"}, {MOST: "100", "max.connections": "9"})
+    assert names == {"max.connections"}
+    assert (changed[LEAST], changed[MOST]) == (1, 2)
 
 
 def test_entries_that_are_right_only_together_stay_together() -> None:
@@ -324,7 +347,30 @@ def test_entries_that_are_right_only_together_stay_together() -> None:
     changed, names = config.with_dynamic({**pair, **wrong}, {})
     assert names == set(pair)
     assert len(changed.warnings) == 1
-    assert changed.warnings[0].startswith("log.cleaner.threads is left out: log.cleaner.dedupe.buffer.size=")
+    assert changed.warnings[0].startswith("log.cleaner.threads stays unchanged: log.cleaner.dedupe.buffer.size=")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"listeners": "A://:1,A://:2"},
+        {"listeners": "no"},
+        {"listener.security.protocol.map": "A:B"},
+        {"max.connections.per.ip.overrides": "nobody"},
+        {"log.retention.ms": "0", "log.roll.ms": "0", "broker.id": "7", "super.users": "me"},
+        {"group.coordinator.rebalance.protocols": "consumer", "authorizer.class.name": "mine"},
+        {"ottla.metadata.etcd.user": "me", "ottla.metadata.etcd.tls.ca.file": "ca.pem"},
+        {"inter.broker.listener.name": "A", "security.inter.broker.protocol": "SSL"},
+        {"max.connections": "many"},
+    ],
+    ids=lambda values: " ".join(values),
+)
+def test_each_contradiction_names_a_setting_that_was_given(values: dict[str, str]) -> None:
+    with pytest.raises(InvalidConfiguration) as caught:
+        BrokerConfig({"node.id": "1", **values})
+    for problem in caught.value.problems:
+        assert isinstance(problem, Contradiction)
+        assert values.keys() & set(problem.settings), problem
 
 
 def test_a_listeners_own_limit() -> None:
