@@ -34,12 +34,13 @@ from ottla.net.handshakes import Handshakes
 from ottla.net.memory import BufferedMemory
 from ottla.net.pending import Part, Pending
 from ottla.net.tls import TlsChannel
+from ottla.net.turns import TURN_SECONDS, Reads
 from ottla.protocol.received import Memory
 
 logger = logging.getLogger(__name__)
 
 RECEIVE_BUFFER_BYTES = 256 * 1024
-ACCEPTS_PER_TURN = 64
+ACCEPTS_PER_TURN = 16  # each of them takes up to 50 µs
 HELD_MAX = 1000  # this number of connections above the rate of their address is held unread; more are closed at once
 
 Reply = list[Part] | tuple[Part, ...] | Pending | Postponed | None
@@ -130,6 +131,7 @@ class Server:
         disk_threads: DiskThreads | None = None,
         rates: Rates | None = None,
         begin_login: BeginLogin = no_login,
+        turn_seconds: float = TURN_SECONDS,
     ) -> None:
         self.dispatch = dispatch
         self.rates = rates
@@ -141,6 +143,7 @@ class Server:
         self.memory = BufferedMemory(limits.buffered_memory_bytes)
         self.busy_poll = BusyPoll(asyncio.get_running_loop().call_soon, busy_poll_seconds)
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
+        self.reads = Reads(seconds=turn_seconds)
         self.handshakes = Handshakes()
         self.listeners: dict[str, Listener] = {}
         self.connections_by_host: dict[str, int] = {}

@@ -122,7 +122,7 @@ class TlsChannel:
         assert self._waits_since is not None
         self._waited_s += self._loop.time() - self._waits_since
         self._waits_since = None
-        self._handshakes.wait_for_turn(self._step)
+        self._handshakes.turns.wait(self._step)
 
     def _step(self) -> None:
         """Takes the handshake as far as it gets with the bytes that have arrived."""

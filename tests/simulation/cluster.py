@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import traceback
 from collections.abc import Callable, Iterator
 from random import Random
@@ -182,6 +183,7 @@ class Node:
                 InlineExecutor,
                 LoopThreads(),
                 0.0,
+                math.inf,
                 lambda store, stall_s: RenewalTask(store),
             ),
         )

@@ -257,6 +257,7 @@ class Broker:
             machine.disk_threads,
             self.throttling.connection_rates,
             self.logins.begin,
+            machine.turn_seconds,
         )
         self.making_way: MakingWay = MakingWay(
             self.server,

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from ottla.net import handshakes, http
+from ottla.net import http
 from ottla.net.http import Handler, HttpServer, Request, Response
+from ottla.net.turns import Turns
 from tests.peers.certificates import Authority
 
 
@@ -263,12 +264,12 @@ class Encrypted:
         return outgoing.read()
 
 
-def test_handshakes_have_turns_which_no_silent_client_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshakes, "TURN_SECONDS", 0)
+def test_handshakes_have_turns_which_no_silent_client_holds(tmp_path: Path) -> None:
     door = Encrypted(tmp_path)
 
     async def main() -> None:
         server = HttpServer(ROUTES, door)
+        server._handshakes.turns = Turns(seconds=0)
         port = await server.start("127.0.0.1", 0)
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(30)]
         hello = door.hello()

@@ -20,7 +20,7 @@ from ottla.broker.log.disk import RealFile
 from ottla.net import tls, tls_streams
 from ottla.net.blocking import Connection as BlockingConnection
 from ottla.net.blocking import ConnectionLost
-from ottla.net.handshakes import HANDSHAKE_SECONDS, Handshakes
+from ottla.net.handshakes import HANDSHAKE_SECONDS
 from ottla.net.names import Address
 from ottla.net.peer import Peer
 from ottla.net.server import Limits, Server
@@ -361,34 +361,6 @@ def test_many_handshakes_at_once_all_succeed(run):
             assert await reader.readexactly(4) == b"%04d" % number
 
     run(scenario)
-
-
-def test_turns_of_handshakes_are_bounded():
-    async def main() -> None:
-        now = 0.0
-        done = []
-
-        def step(number: int) -> Callable[[], None]:
-            def steps() -> None:
-                nonlocal now
-                now += 0.001
-                done.append(number)
-                if number == 1:
-                    raise RuntimeError("a bug")
-
-            return steps
-
-        handshakes = Handshakes(lambda: now)
-        for number in range(10):
-            handshakes.wait_for_turn(step(number))
-        turns = []
-        while len(done) < 10:
-            await asyncio.sleep(0)
-            turns.append(len(done))
-        assert done == list(range(10))
-        assert turns[:3] == [3, 6, 9]
-
-    asyncio.run(main())
 
 
 # ---- the streams of brokers and of blocking clients
