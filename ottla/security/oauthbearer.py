@@ -16,8 +16,9 @@ from typing import NamedTuple
 from ottla.protocol.sasl import OAUTHBEARER, LoggedIn, LoginRefused, refusal
 
 _ACKNOWLEDGED = b"\x01"
-_NAME = r"(?:[^=,\0\x01]|=2C|=3D)+"
-_INITIAL = re.compile(rf"n,(?:a=(?P<authorization>{_NAME}))?,\x01(?P<pairs>(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*)\x01")
+_NAME = r"(?:[^=,\0\x01]++|=2C|=3D)++"
+_PAIR = r"[A-Za-z]++=[\x21-\x7e \t\r\n]++\x01"
+_INITIAL = re.compile(rf"n,(?:a=(?P<authorization>{_NAME}))?,\x01(?P<pairs>(?:{_PAIR})*)\x01")
 _AUTH = re.compile(r"(?P<scheme>\w+) +(?P<token>[-_~+/.a-zA-Z0-9]+=*)")
 
 

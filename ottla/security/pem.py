@@ -9,9 +9,14 @@ from __future__ import annotations
 import base64
 import binascii
 import re
+from bisect import bisect_left
+from collections import defaultdict
 from typing import NamedTuple
 
-_BLOCK = re.compile(r"-+BEGIN\s+([A-Z0-9 ]+?)\s*-+\s+(.*?)-+END\s+\1\s*-+", re.DOTALL)
+# No pattern can match in two ways, so the time grows with the text's length alone, whatever the text is.
+_LABEL = r"\s++([A-Z0-9]++(?: ++[A-Z0-9]++)*+)\s*+-"
+_BEGIN = re.compile(rf"-BEGIN{_LABEL}++\s++")
+_END = re.compile(rf"-END{_LABEL}")
 
 
 class MalformedPem(ValueError):
@@ -27,12 +32,22 @@ class Block(NamedTuple):
 
 def blocks(text: str) -> list[Block]:
     """The blocks of a text, in their order; text between blocks is ignored. Raises MalformedPem."""
+    ends: dict[str, list[int]] = defaultdict(list)
+    for match in _END.finditer(text):
+        ends[match[1]].append(match.start())
     found = []
-    for match in _BLOCK.finditer(text):
-        if ":" in match[2]:
-            raise MalformedPem(f"the block {match[1]} has headers: encrypted keys must be PKCS #8")
+    behind = 0
+    for match in _BEGIN.finditer(text):
+        label, start = match[1], match.end()
+        candidates = ends[label]
+        if match.start() < behind or (index := bisect_left(candidates, start)) == len(candidates):
+            continue
+        behind = candidates[index]
+        body = text[start:behind].rstrip("-")
+        if ":" in body:
+            raise MalformedPem(f"the block {label} has headers: encrypted keys must be PKCS #8")
         try:
-            found.append(Block(match[1], base64.b64decode("".join(match[2].split()), validate=True)))
+            found.append(Block(label, base64.b64decode("".join(body.split()), validate=True)))
         except (binascii.Error, ValueError):
-            raise MalformedPem(f"the block {match[1]} isn't base64 text") from None
+            raise MalformedPem(f"the block {label} isn't base64 text") from None
     return found

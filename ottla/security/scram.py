@@ -30,9 +30,9 @@ HASHES = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
 ITERATIONS_MIN = 4096
 ITERATIONS_MAX = 16384
 
-_NAME = r"(?:[^=,\0]|=2C|=3D)+"
+_NAME = r"(?:[^=,\0]++|=2C|=3D)++"
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
-_EXTENSIONS = r"(?:,[A-Za-z]+=[^,\0]+)*"
+_EXTENSIONS = r"(?:,[A-Za-z]++=[^,\0]++)*"
 _CLIENT_FIRST = re.compile(
     rf"(?P<gs2>n,(?:a=(?P<authorization>{_NAME}))?,)"
     rf"(?P<bare>(?:m=[^,\0]+,)?n=(?P<name>{_NAME}),r=(?P<nonce>{_PRINTABLE})(?P<extensions>{_EXTENSIONS}))"

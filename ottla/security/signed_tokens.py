@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from ottla.protocol.sasl import NotYet
 from ottla.security.oauthbearer import Accepted, Check, InvalidToken
@@ -21,6 +22,11 @@ from ottla.security.token_claims import Expected, parts_of, scopes_of, text_of, 
 ALGORITHMS = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 )  # fmt: skip
+
+_UNUSABLE = (
+    jwt.PyJWTError, ValueError, TypeError, KeyError, AttributeError, NotImplementedError, UnsupportedAlgorithm,
+)  # fmt: skip
+"""What PyJWT and `cryptography` raise for fields that make no key."""
 
 
 class Keys(Protocol):
@@ -43,12 +49,13 @@ def keys_of(document: Any) -> dict[str | None, jwt.PyJWK]:
     for entry in document["keys"]:
         if not isinstance(entry, dict) or entry.get("use", "sig") != "sig" or entry.get("kty") == "oct":
             continue
+        key_id = entry.get("kid")
         try:
             key = jwt.PyJWK.from_dict(entry)
-        except (jwt.PyJWTError, ValueError, TypeError, KeyError):
+        except _UNUSABLE:
             continue
-        if key.algorithm_name in ALGORITHMS:
-            keys[entry.get("kid")] = key
+        if key.algorithm_name in ALGORITHMS and isinstance(key_id, str | None):
+            keys[key_id] = key
     return keys
 
 

@@ -26,6 +26,11 @@ from ottla.security.pem import MalformedPem, blocks
 from ottla.security.tls_settings import PEM, InvalidTls, TlsSettings
 from ottla.settings.secret import Secret
 
+_UNREADABLE = (
+    ValueError, TypeError, OSError, UnsupportedAlgorithm, x509.InvalidVersion, x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)  # fmt: skip
+"""What reading a store raises, whatever bytes it has."""
 _CERTIFICATES = ("CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE")
 
 
@@ -68,11 +73,13 @@ def read_stores(settings: TlsSettings) -> Stores:
     """Reads both stores. Waits for the disk. Raises InvalidTls, whose sentence never has a secret."""
     try:
         identities = _identities(settings) if settings.has_key else ()
-    except (ValueError, TypeError, OSError, UnsupportedAlgorithm) as error:
+        for identity in identities:  # `cryptography` reads a certificate's parts when they are asked for
+            _ = identity.subject, identity.alternative_names
+    except _UNREADABLE as error:
         raise InvalidTls(_sentence("key store", settings.keystore_location, error)) from None
     try:
         trusted = _trusted(settings) if settings.has_trust else None
-    except (ValueError, TypeError, OSError, UnsupportedAlgorithm) as error:
+    except _UNREADABLE as error:
         raise InvalidTls(_sentence("trust store", settings.truststore_location, error)) from None
     return Stores(identities, trusted)
 

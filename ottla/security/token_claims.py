@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from ottla.security.oauthbearer import InvalidToken
 
 TOKEN_CHARACTERS_MAX = 64 * 1024
+TIME_MAX_S = 1e12  # no time of a token is later, in seconds since the Unix epoch
 
 
 class Parts(NamedTuple):
@@ -51,7 +52,7 @@ def text_of(claims: dict[str, Any], name: str) -> str:
 def time_of(claims: dict[str, Any], name: str) -> float:
     """A claim that must be a time, in seconds since the Unix epoch."""
     value = claims.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < TIME_MAX_S:
         raise InvalidToken(f"the token has no time in its claim {name}")
     return value
 

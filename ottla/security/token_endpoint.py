@@ -18,7 +18,7 @@ from urllib.parse import quote_plus, urlsplit
 
 from ottla.security.oauthbearer import InvalidToken
 from ottla.security.tls_settings import InvalidTls, TlsSettings, client_tls_settings
-from ottla.security.token_claims import parts_of, time_of
+from ottla.security.token_claims import TIME_MAX_S, parts_of, time_of
 from ottla.settings.secret import Secret
 from ottla.settings.setting import Value
 
@@ -178,7 +178,7 @@ def _expires_s(token: str, expires_in: object, now_s: float) -> float | None:
         _, claims, _ = parts_of(token)
         return time_of(claims, "exp")
     except InvalidToken:  # an opaque token
-        return now_s + expires_in if isinstance(expires_in, int | float) and expires_in > 0 else None
+        return now_s + expires_in if isinstance(expires_in, int | float) and 0 < expires_in < TIME_MAX_S else None
 
 
 def _tls(options: Mapping[str, str]) -> TlsSettings:

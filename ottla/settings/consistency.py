@@ -97,8 +97,8 @@ def _authorizer(values: Mapping[str, Value]) -> Iterator[Contradiction]:
     assert isinstance(super_users, str)
     for principal in principals(super_users):
         if ":" not in principal:
-            problem = f"super.users={super_users}: {principal} must have its type before a colon, as in User:{principal}"
-            yield Contradiction(problem, "super.users")
+            example = f"{principal} must have its type before a colon, as in User:{principal}"
+            yield Contradiction(f"super.users={super_users}: {example}", "super.users")
 
 
 def _etcd(values: Mapping[str, Value]) -> Iterator[Contradiction]:

@@ -1,14 +1,10 @@
-"""Other people's clients log in over SASL_PLAINTEXT, a cluster's brokers log in at one another, and a hostile suite
-finds no hole, no hanging connection and no secret in anything that was written.
-"""
+"""Other people's clients log in over SASL_PLAINTEXT, a cluster's brokers log in at one another, and no secret stands in
+anything that was written."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import random
-import socket
-import struct
 import subprocess
 import sys
 import time
@@ -221,46 +217,6 @@ def test_the_command_line(secured: Secured, mechanism: str) -> None:
         check=False,
     )
     assert f"by {mechanism} failed: Authentication failed" in refused
-
-
-def test_a_hostile_client_never_hangs_and_hurts_nobody(secured: Secured) -> None:
-    pick = random.Random(19)
-    host, port = secured.address.split(":")
-    opened = []
-    for number in range(120):
-        client = socket.create_connection((host, int(port)), timeout=15)
-        frames = []
-        for _ in range(pick.randrange(1, 6)):
-            key, version = pick.choice((17, 36, 18, 0, 1, 3, 51, -1, 31000)), pick.randrange(-1, 13)
-            body = pick.choice(
-                (
-                    pick.randbytes(pick.randrange(300)),
-                    struct.pack(">h", 5) + b"PLAIN",
-                    struct.pack(">i", 20) + b"\0alice\0wrong-secret",
-                    b"\0\0\0\x05hello" * 50,
-                )
-            )
-            frame = struct.pack(">hhih", key, version, 7, -1) + body
-            frames.append(struct.pack(">i", pick.choice((len(frame), len(frame), 600_000, -1, 0, 2**31 - 1))) + frame)
-        client.sendall(b"".join(frames))
-        opened.append(client)
-        if number % 3 == 0:
-            client.shutdown(socket.SHUT_WR)
-    producer = KafkaProducer(**secured.python("PLAIN"))
-    producer.send("beside-hostile-clients", b"value").get(20)
-    producer.close()
-    ended = 0
-    for client in opened:
-        try:
-            while client.recv(65536):
-                pass
-            ended += 1
-        except ConnectionResetError:
-            ended += 1
-        except TimeoutError:  # a frame without its end: the broker closes it at ottla.login.timeout.ms
-            pass
-        client.close()
-    assert ended > 60
 
 
 def in_sync(cluster: OttlaCluster, topic: str) -> bool:

@@ -181,28 +181,6 @@ def test_a_client_refuses_another_host_name(house: House) -> None:
                 context.wrap_socket(plain, server_hostname=name).close()
 
 
-def test_a_broker_refuses_clients(house: House, tmp_path: Path) -> None:
-    stranger, expired = Authority(tmp_path).issue("client"), house.authority.issue("expired", expired=True)
-    for listener, key, why in (
-        ("LOCKED", None, "PEER_DID_NOT_RETURN_A_CERTIFICATE"),
-        ("LOCKED", stranger, "the client's certificate isn't trusted: "),
-        ("ASKED", stranger, "the client's certificate isn't trusted: "),
-        ("LOCKED", expired, "the client's certificate isn't trusted: certificate has expired"),
-    ):
-        refusal(house.librdkafka(listener, key))
-        assert f"listener {listener}: the TLS handshake with 127.0.0.1 failed: {why}" in house.log()
-
-
-def test_plaintext_and_junk_end_with_a_line(house: House) -> None:
-    port = int(house.addresses["LOCKED"].rpartition(":")[2])
-    for junk in (b"GET / HTTP/1.1\r\n\r\n", bytes.fromhex("0000000a00120000000000010000"), bytes(5000)):
-        before = house.log().count("the peer doesn't speak TLS")
-        with socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
-            plain.sendall(junk)
-            assert len(plain.recv(100)) in (0, 7)  # nothing, or an alert
-        assert house.log().count("the peer doesn't speak TLS") == before + 1
-
-
 def configure(house: House, **settings: str) -> None:
     """Alters settings of the broker, over TLS itself. Raises KafkaException."""
     entries = [

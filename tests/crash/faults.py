@@ -101,16 +101,21 @@ def scene(
     etcd_members: int = 0,
     proxied: Collection[Paths] = (),
     explained: Collection[str] = (),
+    secured: bool = False,
     **settings: str,
 ) -> Iterator[Scene]:
     """A cluster with clients at work. At the end all faults are healed. Then it is asserted: no acknowledged record is
     lost, doubled or reordered; the group has committed all records; replicas are alike; each kind of event in
-    `expected` happened; and each error in the brokers' logs contains one of the texts `explained`."""
-    with ottla_cluster(folder, size, etcd_members, proxied, **{**SETTINGS, **settings}) as cluster:
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    `expected` happened; each error in the brokers' logs contains one of the texts `explained`; and no log has a
+    password of a `secured` cluster."""
+    with ottla_cluster(folder, size, etcd_members, proxied, secured, **{**SETTINGS, **settings}) as cluster:
+        admin = AdminClient({**cluster.clients, "log_level": 0})
         admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)])[TOPIC].result(30)
         cluster.wait_until_in_sync(TOPIC, PARTITIONS, 3)
-        workload = Workload(cluster.bootstrap, PARTITIONS, seed=time.time_ns())
+        clients = cluster.clients
+        workload = Workload(
+            clients.pop("bootstrap.servers"), PARTITIONS, seed=time.time_ns(), security=clients, connect=cluster.connect
+        )
         workload.start()
         here = Scene(cluster, workload)
         here.goes_on()
@@ -131,6 +136,8 @@ def scene(
         summary = here.sightings.summary(workload)
         print(f"seen: {summary}; faults: {dict(here.sightings.faults)}; silence {workload.longest_silence_s:.2f} s")
         assert not wrong, "\n".join(wrong)
+        if cluster.security is not None:
+            assert not cluster.security.secrets_in("".join(broker.log_path.read_text() for broker in cluster.brokers))
         assert not (unexplained := here.sightings.unexplained(explained)), "\n".join(unexplained[:20])
         wait_until_alike(cluster)
         assert not (missing := [name for name in (*expected, "faults") if not summary[name]]), f"never seen: {missing}"

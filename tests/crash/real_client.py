@@ -6,13 +6,15 @@ import asyncio
 import time
 from random import Random
 
-from ottla.net.streams import connect_tcp
+from ottla.net.streams import Connect
 from tests.simulation.client import Client
 from tests.simulation.history import History
 
 
-def real_client(name: str, addresses: list[tuple[str, int]], history: History, random: Random) -> Client:
+def real_client(
+    name: str, addresses: list[tuple[str, int]], connect: Connect, history: History, random: Random
+) -> Client:
     """A client on the running event loop. It knows the brokers at `addresses`, each (host, port)."""
-    client = Client(name, addresses, connect_tcp, history, Random(random.randrange(1 << 32)))
+    client = Client(name, addresses, connect, history, Random(random.randrange(1 << 32)))
     client.epoch_ms = time.time_ns() // 1_000_000 - int(asyncio.get_running_loop().time() * 1000)
     return client

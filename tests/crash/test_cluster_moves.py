@@ -13,7 +13,7 @@ import pytest
 from tests.crash.faults import LONG, PARTITIONS, ROUNDS, scene
 from tests.crash.storm import Storm, ask
 from tests.crash.workload import TOPIC
-from tests.peers.ottla_cluster import OttlaCluster
+from tests.peers.ottla_cluster import OttlaCluster, Paths
 
 pytestmark = pytest.mark.timeout(3600 if LONG else 150)
 
@@ -52,12 +52,14 @@ def test_replicas_move_while_brokers_are_killed(tmp_path: Path) -> None:
             assert found == targets
 
 
-def test_everything_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secured", [False, True], ids=["PLAINTEXT", "SASL_SSL"])
+def test_everything_at_once(tmp_path: Path, secured: bool) -> None:
     """Random faults, several at the same time."""
     seed = SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     seen = ("elections", "ISR changes", "ambiguous writes", *(["truncations"] if LONG else []))
-    with scene(tmp_path, seen, size=4, etcd_members=3, proxied=["brokers", "clients", "etcd"]) as here:
+    proxied: list[Paths] = ["brokers", "clients", "etcd"]
+    with scene(tmp_path, seen, size=4, etcd_members=3, proxied=proxied, secured=secured) as here:
         dice = Random(seed)
 
         def move() -> None:

@@ -113,7 +113,8 @@ class Moves:
         return False
 
 
-def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("secured", [False, True], ids=["PLAINTEXT", "SASL_SSL"])
+def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path, secured: bool) -> None:
     seed = SystemRandom().randrange(1 << 32)
     (tmp_path / "seed").write_text(f"{seed}\n")
     print(f"seed {seed}")
@@ -123,11 +124,11 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
         "transaction_state_log_num_partitions": "4",
         "transaction_abort_timed_out_transaction_cleanup_interval_ms": "1000",
     }
-    with ottla_cluster(tmp_path, 3, 1, ["brokers", "clients", "etcd"], **settings) as cluster:
+    with ottla_cluster(tmp_path, 3, 1, ["brokers", "clients", "etcd"], secured, **settings) as cluster:
         cluster.wait("the topics exist", lambda: created(cluster), 120)
         for topic, count in PARTITIONS.items():
             cluster.wait_until_in_sync(topic, count, 3)
-        workload = TransactionalWorkload(tmp_path, cluster.bootstrap, seed=seed)
+        workload = TransactionalWorkload(tmp_path, cluster.clients, seed=seed, connect=cluster.connect)
         moves = Moves(cluster, Random(seed), tmp_path / "faults")
         workload.start()
         try:
@@ -166,7 +167,7 @@ def test_no_anomaly_of_transactions_survives_failovers(tmp_path: Path) -> None:
 
 def created(cluster: OttlaCluster) -> bool:
     """Creates the topics. Returns whether all of them exist: on a busy machine a broker may not be registered yet."""
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    admin = AdminClient({**cluster.clients, "log_level": 0})
     topics = [NewTopic(name, count, 3) for name, count in PARTITIONS.items()]
     for creation in admin.create_topics(topics).values():
         try:

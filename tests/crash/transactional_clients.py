@@ -55,7 +55,7 @@ class Task:
     name: str  # the transactional id
     process: str
     number: int
-    bootstrap: str
+    clients: dict[str, str]  # librdkafka's settings: the brokers' addresses, and security
     seed: int
     inputs: list[Key]
     outputs: list[Key]
@@ -105,7 +105,7 @@ class TransactionalProducer:
         self._number = 0
         self._producer = Producer(
             {
-                "bootstrap.servers": task.bootstrap,
+                **task.clients,
                 "transactional.id": task.name,
                 "transaction.timeout.ms": task.timeout_ms,
                 "socket.timeout.ms": 4000,
@@ -208,7 +208,7 @@ class TransactionalProducer:
 def _consumer(task: Task, **config: Any) -> Consumer:
     return Consumer(
         {
-            "bootstrap.servers": task.bootstrap,
+            **task.clients,
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "socket.timeout.ms": 4000,

@@ -26,6 +26,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from ottla.net.streams import Connect, connect_tcp
 from ottla.protocol.errors import KafkaError
 from tests.crash.real_client import real_client
 from tests.crash.transactional_clients import COPIERS, OVER, Task
@@ -58,11 +59,11 @@ class _Running:
 class Processes:
     """The processes of librdkafka's clients, and their journals in `folder`."""
 
-    def __init__(self, folder: Path, bootstrap: str, random: Random) -> None:
+    def __init__(self, folder: Path, clients: dict[str, str], random: Random) -> None:
         self.failed: list[str] = []
         self.counts: Counter[str] = Counter()
         self._folder = folder
-        self._bootstrap = bootstrap
+        self._clients = clients
         self._random = random
         self._running: list[_Running] = []
         self._lives: Counter[str] = Counter()
@@ -163,7 +164,7 @@ class Processes:
         process = f"{name}.{self._lives[name]}"
         self._read[process] = 0
         task = Task(
-            role, name, process, sum(self._lives.values()), self._bootstrap, self._random.randrange(1 << 32),
+            role, name, process, sum(self._lives.values()), self._clients, self._random.randrange(1 << 32),
             inputs, outputs, TIMEOUT_MS, pause_s=0.2,
         )  # fmt: skip
         with (
@@ -185,17 +186,20 @@ class Processes:
 class TransactionalWorkload(threading.Thread):
     """All clients. Call `start`, then `finish`, which returns the violations.
 
-    The small clients run on the event loop of this thread, which tends the processes, too.
+    The small clients run on the event loop of this thread, which tends the processes, too. `connect` opens their
+    streams; `clients` are the settings of librdkafka's.
     """
 
-    def __init__(self, folder: Path, bootstrap: str, *, seed: int) -> None:
+    def __init__(self, folder: Path, clients: dict[str, str], *, seed: int, connect: Connect = connect_tcp) -> None:
         super().__init__(name="transactions", daemon=True)
         self.history = History(time.monotonic)
         self.failed: list[str] = []
         self.events: list[Event] = []  # those of all clients in order, after `finish`
         self.ends: Counter[str] = Counter()  # transactions by their outcome and the kind of client
         self._random = Random(seed)
-        self._processes = Processes(folder / "clients", bootstrap, Random(seed + 1))
+        self._processes = Processes(folder / "clients", clients, Random(seed + 1))
+        self._connect = connect
+        bootstrap = clients["bootstrap.servers"]
         self._addresses = [(host, int(port)) for host, _, port in (at.rpartition(":") for at in bootstrap.split(","))]
         self._clients: list[Client] = []
         self._foreign: list[Event] = []  # the processes' events
@@ -299,7 +303,7 @@ class TransactionalWorkload(threading.Thread):
             client.close()
 
     def _client(self, name: str) -> Client:
-        client = real_client(name, self._addresses, self.history, self._random)
+        client = real_client(name, self._addresses, self._connect, self.history, self._random)
         self._clients.append(client)
         return client
 

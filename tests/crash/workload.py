@@ -12,13 +12,15 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from itertools import pairwise
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import confluent_kafka
 
+from ottla.net.streams import Connect, connect_tcp
 from ottla.protocol.errors import KafkaError
 from tests.crash.real_client import real_client
 from tests.simulation.client import Client, Unavailable
@@ -33,7 +35,7 @@ UNSURE = 0  # the partition to which the producer with acks=1 writes
 PAUSE_S = 0.05
 _TURN_S = 0.005
 _COMMIT_S = 0.3
-_CONFLUENT = {"bootstrap.servers": "", "log_level": 0, "reconnect.backoff.max.ms": 500}
+_CONFLUENT = {"log_level": 0, "reconnect.backoff.max.ms": 500}
 _FINDING_S = 60.0
 
 
@@ -59,14 +61,27 @@ class _Commits:
 
 
 class Workload(threading.Thread):
-    """Clients of one topic. Call `start`, then `finish`, which returns the violations."""
+    """Clients of one topic. Call `start`, then `finish`, which returns the violations.
 
-    def __init__(self, bootstrap: str, partitions: int = 4, *, seed: int = 0, records_per_s: int = 200) -> None:
+    `security` has librdkafka's settings about it, and `connect` opens the streams of the small clients.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        partitions: int = 4,
+        *,
+        seed: int = 0,
+        records_per_s: int = 200,
+        security: Mapping[str, str] = MappingProxyType({}),
+        connect: Connect = connect_tcp,
+    ) -> None:
         super().__init__(name="workload", daemon=True)
         self.history = History(time.monotonic)
         self.failed: list[str] = []  # errors that an application would have got
         self.acknowledged: list[tuple[float, float]] = []  # librdkafka's records: the time of sending, the latency
-        self._servers = bootstrap
+        self._servers = {"bootstrap.servers": bootstrap, **security}
+        self._connect = connect
         self._partitions = partitions
         self._random = Random(seed)
         self._records_per_s = records_per_s
@@ -159,7 +174,7 @@ class Workload(threading.Thread):
             client.close()
 
     def _client(self, name: str) -> Client:
-        client = real_client(name, self._addresses, self.history, self._random)
+        client = real_client(name, self._addresses, self._connect, self.history, self._random)
         self._clients.append(client)
         return client
 
@@ -175,7 +190,7 @@ class Workload(threading.Thread):
     async def _produce_by_librdkafka(self) -> None:
         """Produces with librdkafka's default settings, acks=all and idempotence."""
         producer = confluent_kafka.Producer(
-            {"bootstrap.servers": self._servers, "log_level": 0, "enable.idempotence": True, "acks": "all"}
+            {**self._servers, "log_level": 0, "enable.idempotence": True, "acks": "all"}
         )
         number = 0
         began = time.monotonic()
@@ -240,7 +255,7 @@ class Workload(threading.Thread):
         consumer = confluent_kafka.Consumer(
             {
                 **_CONFLUENT,
-                "bootstrap.servers": self._servers,
+                **self._servers,
                 "group.id": GROUP,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,

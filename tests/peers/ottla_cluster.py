@@ -3,6 +3,9 @@
 The brokers share an embedded store, or an etcd of one member or three. On request, each of these paths has a proxy of
 its own (`tests/peers/proxy.py`): the path to each broker's listener for brokers, the path to its listener for clients,
 and the paths from each broker to each member of etcd.
+
+A secured cluster has SASL_SSL on the listener for brokers, and on one more listener for clients, which has the proxies
+of clients then. The listener CLIENTS, which the test itself asks, stays plain.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from ottla.net.streams import Connect, connect_tcp
+from tests.peers.cluster_security import ClusterSecurity
 from tests.peers.etcd import Etcd, etcd_cluster
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.proxy import Proxies, Route
@@ -30,7 +35,13 @@ class OttlaCluster:
     """`size` brokers, all of them running and registered."""
 
     def __init__(
-        self, folder: Path, size: int = 3, etcd_members: int = 0, proxied: Collection[Paths] = (), **settings: str
+        self,
+        folder: Path,
+        size: int = 3,
+        etcd_members: int = 0,
+        proxied: Collection[Paths] = (),
+        secured: bool = False,
+        **settings: str,
     ) -> None:
         """`settings` are for all brokers, with underscores for the dots; `{id}` in a value is the broker's id."""
         self.etcd: list[Etcd] = []
@@ -41,12 +52,16 @@ class OttlaCluster:
         self.http: list[str] = [f"127.0.0.1:{free_port()}" for _ in range(size)]
         self._proxies = Proxies() if proxied else None
         self._addresses = [(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}") for _ in range(size)]
+        self._secured = [f"127.0.0.1:{free_port()}" for _ in range(size)] if secured else []
+        self.security: ClusterSecurity | None = None
         try:
             if etcd_members == 1:
                 self.etcd = [Etcd(folder / "etcd")]
             elif etcd_members:
                 self.etcd = etcd_cluster(folder / "etcd", etcd_members)
             self._open_paths(frozenset(proxied))
+            if secured:
+                self.security = ClusterSecurity(folder, self._store(folder))
             with ThreadPoolExecutor(size) as pool:  # a start spends most of its time waiting
                 starts = [pool.submit(self._broker, folder, number, size, settings) for number in range(size)]
             self.brokers = [start.result() for start in starts if not start.exception()]  # without starts that failed
@@ -60,6 +75,19 @@ class OttlaCluster:
     def bootstrap(self) -> str:
         """The addresses of all brokers, for clients."""
         return ",".join(broker.bootstrap for broker in self.brokers)
+
+    @property
+    def clients(self) -> dict[str, Any]:
+        """The settings by which librdkafka's clients reach the brokers."""
+        if self.security is None:
+            return {"bootstrap.servers": self.bootstrap}
+        told = [route.endpoint for route in self.to_clients] or self._secured
+        return {"bootstrap.servers": ",".join(told), **self.security.librdkafka}
+
+    @property
+    def connect(self) -> Connect:
+        """Opens a stream to the listener that `clients` names, in a task of an event loop."""
+        return connect_tcp if self.security is None else self.security.connect()
 
     @property
     def between_brokers(self) -> list[str]:
@@ -137,9 +165,12 @@ class OttlaCluster:
     # ---- paths between them
 
     def cut(self, one: int, other: int) -> None:
-        """Cuts the direction from broker `one` to broker `other`; the opposite direction stays open."""
-        self.to_brokers[other].cut("there", client=f"broker-{one}-")
-        self.to_brokers[one].cut("back", client=f"broker-{other}-")
+        """Cuts the direction from broker `one` to broker `other`; the opposite direction stays open. In a secured
+        cluster no proxy knows whose connection it forwards: no broker reaches `other`, and none is answered by `one`.
+        """
+        plain = self.security is None
+        self.to_brokers[other].cut("there", client=f"broker-{one}-" if plain else "")
+        self.to_brokers[one].cut("back", client=f"broker-{other}-" if plain else "")
 
     def heal(self) -> None:
         """Opens all paths."""
@@ -163,9 +194,9 @@ class OttlaCluster:
             self._proxies.close()
 
     def _open_paths(self, proxied: Collection[Paths]) -> None:
-        for for_clients, for_brokers in self._addresses:
+        for number, (for_clients, for_brokers) in enumerate(self._addresses):
             if "clients" in proxied:
-                self.to_clients.append(self._route(for_clients))
+                self.to_clients.append(self._route(self._secured[number] if self._secured else for_clients))
             if "brokers" in proxied:
                 self.to_brokers.append(self._route(for_brokers))
             if "etcd" in proxied:
@@ -175,7 +206,7 @@ class OttlaCluster:
         replication = min(size, 3)
         own = {name: value.replace("{id}", str(number)) for name, value in settings.items()}
         for_clients, for_brokers = self._addresses[number]
-        told_clients = self.to_clients[number].endpoint if self.to_clients else for_clients
+        told_clients = self.to_clients[number].endpoint if self.to_clients and not self._secured else for_clients
         told_brokers = self.to_brokers[number].endpoint if self.to_brokers else for_brokers
         all_settings = {
             "node_id": str(number),
@@ -190,12 +221,20 @@ class OttlaCluster:
             "default_replication_factor": str(replication),
             "min_insync_replicas": str(max(replication - 1, 1)),
         }
+        if self.security is not None:
+            secured = self._secured[number]
+            told = self.to_clients[number].endpoint if self.to_clients else secured
+            all_settings |= self.security.settings("BROKERS")
+            all_settings["listeners"] += f",SECURED://{secured}"
+            all_settings["advertised_listeners"] += f",SECURED://{told}"
+            all_settings["listener_security_protocol_map"] = "CLIENTS:PLAINTEXT,BROKERS:SASL_SSL,SECURED:SASL_SSL"
         return OttlaBroker(folder / f"broker-{number}", told_clients, **{**all_settings, **own})
 
-    def _store(self, folder: Path, number: int) -> str:
+    def _store(self, folder: Path, number: int | None = None) -> str:
+        """The metadata store, as the settings of a broker name it, or of the test itself."""
         if not self.etcd:
             return f"embedded:{folder / 'metadata'}"
-        routes = self.to_etcd[number] if self.to_etcd else []
+        routes = self.to_etcd[number] if self.to_etcd and number is not None else []
         return f"etcd:{','.join(peer.endpoint for peer in routes or self.etcd)}"
 
     def _route(self, upstream: str) -> Route:
@@ -214,10 +253,16 @@ class OttlaCluster:
 
 @contextmanager
 def ottla_cluster(
-    folder: Path, size: int = 3, etcd_members: int = 0, proxied: Collection[Paths] = (), /, **settings: str
+    folder: Path,
+    size: int = 3,
+    etcd_members: int = 0,
+    proxied: Collection[Paths] = (),
+    secured: bool = False,
+    /,
+    **settings: str,
 ) -> Iterator[OttlaCluster]:
     """A cluster that is killed at the end."""
-    cluster = OttlaCluster(folder, size, etcd_members, proxied, **settings)
+    cluster = OttlaCluster(folder, size, etcd_members, proxied, secured, **settings)
     try:
         yield cluster
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import time
 from itertools import count
@@ -23,10 +24,19 @@ class Closed(Exception):
 class Wire:
     """One connection. `call` sends valid requests, `send` any bytes."""
 
-    def __init__(self, bootstrap: str, timeout: float = 20.0, source: str = "") -> None:
-        """`source` is the address that the connection comes from, by which brokers tell clients apart."""
+    def __init__(
+        self, bootstrap: str, timeout: float = 20.0, source: str = "", tls: ssl.SSLContext | None = None
+    ) -> None:
+        """`source` is the address that the connection comes from, by which brokers tell clients apart. With `tls` the
+        connection is encrypted. Raises OSError."""
         host, _, port = bootstrap.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout, (source, 0) if source else None)
+        if tls is not None:
+            try:
+                self.socket = tls.wrap_socket(self.socket, server_hostname=host)
+            except BaseException:
+                self.socket.close()
+                raise
         self._correlation = 0
 
     def __enter__(self) -> Wire:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import logging
 import secrets
 import ssl
@@ -189,7 +188,7 @@ def _credentials(request: Request) -> tuple[str, str] | None:
         return None
     try:
         user, separator, password = base64.b64decode(given.strip(), validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:  # also for bytes that are no base64, or no UTF-8
         return None
     return (user, password) if separator and user and password else None
 

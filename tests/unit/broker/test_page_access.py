@@ -189,7 +189,9 @@ def test_refused_logins_leave_room_for_the_probes() -> None:
     play(f"{LOGIN}connection.failed.authentication.delay.ms=1500\n", act)
 
 
-@pytest.mark.parametrize("authorization", ["Basic", "Basic !!", "Basic YWxpY2U=", "Bearer abc", "Basic gIE6gA==", "x"])
+@pytest.mark.parametrize(
+    "authorization", ["Basic", "Basic !!", "Basic ä", "Basic YWxpY2U=", "Bearer abc", "Basic gIE6gA==", "x"]
+)
 def test_a_login_that_cant_be_read_is_none(authorization: str) -> None:
     async def act(scene: Scene) -> None:
         status, answer = await scene.get("/metrics", authorization=authorization)

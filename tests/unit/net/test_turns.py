@@ -10,6 +10,7 @@ from typing import Any
 
 from ottla.net.server import Limits, Server
 from ottla.net.turns import PAUSE_SECONDS, TURN_SECONDS, Reads, Turns
+from tests.unit.waiting import until
 
 READ_SECONDS = 0.0009
 CLIENTS = 20
@@ -88,8 +89,7 @@ def run(scenario: Callable[[Server, list[socket.socket], list[int]], Any]) -> No
         listener = await server.listen("PLAINTEXT", "127.0.0.1", 0)
         server.accept()
         clients = [socket.create_connection(("127.0.0.1", listener.port)) for _ in range(CLIENTS)]
-        while server.connection_count < CLIENTS:
-            await asyncio.sleep(0)
+        await until(lambda: server.connection_count == CLIENTS)
 
         def count_turns() -> None:
             served.append(0)
@@ -112,8 +112,7 @@ def test_requests_of_many_connections_at_once_are_served_over_several_turns_in_t
     async def scenario(_: Server, clients: list[socket.socket], served: list[int]) -> None:
         for number, client in enumerate(clients):
             client.sendall(frame(b"%04d" % number))
-        while sum(served) < CLIENTS:
-            await asyncio.sleep(0)
+        await until(lambda: sum(served) == CLIENTS)
         assert max(served) == 4, "no turn is longer than its time and one read"
         for number, client in enumerate(clients):
             assert client.recv(100) == b"%04d" % number
@@ -148,8 +147,10 @@ def test_a_connection_that_is_closed_while_it_waits_is_read_no_more() -> None:
     async def scenario(server: Server, clients: list[socket.socket], served: list[int]) -> None:
         for client in clients:
             client.sendall(frame(b"some"))
-        while not sum(served):
-            await asyncio.sleep(0)
+        for _ in range(CLIENTS):
+            if not sum(served):
+                await asyncio.sleep(0)
+        assert sum(served)
         before = sum(served)
         for connection in list(server.listeners["PLAINTEXT"].connections):
             connection.close()

@@ -323,7 +323,9 @@ LEAST, MOST = "log.cleaner.min.compaction.lag.ms", "log.cleaner.max.compaction.l
 
 def test_two_entries_that_contradict_each_other_keep_their_present_values_and_the_others_count() -> None:
     config, _ = BrokerConfig.from_sources("node.id=1").with_dynamic({}, {LEAST: "10", MOST: "20"})
-    changed, names = config.with_dynamic({LEAST: "200", JAAS: "new"}, {LEAST: "10", MOST: "100", "max.connections": "9"})
+    changed, names = config.with_dynamic(
+        {LEAST: "200", JAAS: "new"}, {LEAST: "10", MOST: "100", "max.connections": "9"}
+    )
     assert names == {JAAS, "max.connections"}
     assert (changed[LEAST], changed[MOST]) == (10, 20), "neither the present values are lost, nor is one half changed"
     assert changed.warnings == (

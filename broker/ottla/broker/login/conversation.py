@@ -24,9 +24,10 @@ from ottla.protocol.errors import ErrorCode, ProtocolError
 from ottla.protocol.flexible import is_flexible
 from ottla.protocol.frames import API_VERSIONS, read_request_header, response_frame, skip_tagged_fields
 from ottla.protocol.messages import latest_version, read_request, write_response
-from ottla.protocol.sasl import SASL_AUTHENTICATE, SASL_HANDSHAKE, LoggedIn, LoginRefused, ServerExchange
+from ottla.protocol.sasl import SASL_AUTHENTICATE, SASL_HANDSHAKE, LoggedIn, LoginRefused, ServerExchange, refusal
 
 API_VERSIONS_MAX = 4
+MESSAGE_BYTES_MAX = 80 * 1024  # the longest token has 64 KiB; longer messages would hold the event loop
 _size = struct.Struct(">i")
 
 
@@ -171,6 +172,8 @@ class Conversation:
 
     def _respond(self, message: bytes) -> bytes | LoggedIn:
         assert self._exchange is not None
+        if len(message) > MESSAGE_BYTES_MAX:
+            raise LoginRefused(refusal(self._mechanism), f"a message of {len(message)} bytes")
         reply = self._exchange.respond(message)
         if isinstance(reply, LoggedIn) and self._before is not None and reply.user != self._before.user:
             raise LoginRefused(
