@@ -32,6 +32,7 @@ QUESTIONS = (
     "groups",
     "transactions",
     "loop_held",
+    "reconnects",
     "replication",
     "failover",
     "partitions",

@@ -48,11 +48,11 @@ logger = logging.getLogger(__name__)
 
 # The number of new objects after which the garbage collector runs. With the default of 700, each election of ten
 # thousand partitions made it scan all their objects several times. Hardly any object here is part of a cycle.
-_COLLECTED_AT = 10_000
+_COLLECTED_AT = 5_000
 # The collections of younger objects between two of older ones: with the default of 10, the second generation has a
 # hundred thousand objects when it is scanned, which holds the event loop for 10 ms when thousands of clients connect.
 # All objects are scanned as rarely as with the defaults.
-_YOUNGER, _OLDER = 1, 60
+_YOUNGER, _OLDER = 1, 120
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
+from ottla.net.turns import Readers
 from ottla.protocol.received import Buffer
 
 
@@ -55,12 +56,14 @@ class Channel(Protocol):
 class PlainChannel:
     """A connected socket that doesn't block."""
 
-    __slots__ = ("_descriptor", "_loop", "_send", "_socket", "receive_into")
+    __slots__ = ("_descriptor", "_loop", "_readers", "_send", "_socket", "receive_into")
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, readers: Readers | None = None) -> None:
+        """`readers` calls back when bytes have arrived; by default the event loop does."""
         self._socket = connected
         self._descriptor = connected.fileno()
         self._loop = asyncio.get_running_loop()
+        self._readers: Readers = self._loop if readers is None else readers
         self._send = connected.send
         self.receive_into: Callable[[Buffer], int] = connected.recv_into
 
@@ -71,10 +74,10 @@ class PlainChannel:
         return os.sendfile(self._descriptor, descriptor, position, size)
 
     def on_readable(self, callback: Callable[[], None]) -> None:
-        self._loop.add_reader(self._descriptor, callback)
+        self._readers.add_reader(self._descriptor, callback)
 
     def not_readable(self) -> None:
-        self._loop.remove_reader(self._descriptor)
+        self._readers.remove_reader(self._descriptor)
 
     def on_writable(self, callback: Callable[[], None]) -> None:
         self._loop.add_writer(self._descriptor, callback)

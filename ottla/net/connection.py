@@ -91,10 +91,8 @@ class Connection:
         "_meter",
         "_out",
         "_pipeline",
-        "_postponed",
         "_queued",
         "_reading",
-        "_reads",
         "_server",
         "_unmuting",
         "_working",
@@ -131,8 +129,6 @@ class Connection:
         self._holding = False  # whether the budget counts memory for this connection's answers
         self._pipeline = Pipeline(listener.server.limits, listener.server.pipelined)
         self._reading = True
-        self._reads = listener.server.reads
-        self._postponed = False  # whether a read waits, because too many connections are readable in this turn
         self._blocked = False  # a whole request waits in the inbox for the ones before it
         self._looking = False  # whether `_still_full` is due, which checks whether both directions stayed full
         self._working = False  # whether memory for work is granted, or is waited for
@@ -156,14 +152,6 @@ class Connection:
     # ---- in
 
     def _readable(self) -> None:
-        reads = self._reads
-        now = reads.clock()
-        if now >= reads.until and (self._postponed or reads.used_up(now)):
-            if not self._postponed:
-                self._postponed = True
-                reads.wait(self._turn_has_come)
-            return
-        reads.last = now
         self.idle_sweeps = 0
         inbox = self._inbox
         try:
@@ -189,11 +177,6 @@ class Connection:
             self.close(f"receive failed: {error.strerror}")
             return
         self.close()
-
-    def _turn_has_come(self) -> None:
-        self._postponed = False
-        if self._reading and not self.closed:
-            self._readable()
 
     def _take_inbox(self) -> None:
         inbox, have = self._inbox, self._have

@@ -34,7 +34,7 @@ from ottla.net.handshakes import Handshakes
 from ottla.net.memory import BufferedMemory
 from ottla.net.pending import Part, Pending
 from ottla.net.tls import TlsChannel
-from ottla.net.turns import TURN_SECONDS, Reads
+from ottla.net.turns import Readers, Reads
 from ottla.protocol.received import Memory
 
 logger = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ class Server:
         disk_threads: DiskThreads | None = None,
         rates: Rates | None = None,
         begin_login: BeginLogin = no_login,
-        turn_seconds: float = TURN_SECONDS,
+        bounded_turns: bool = True,
     ) -> None:
         self.dispatch = dispatch
         self.rates = rates
@@ -143,7 +143,8 @@ class Server:
         self.memory = BufferedMemory(limits.buffered_memory_bytes)
         self.busy_poll = BusyPoll(asyncio.get_running_loop().call_soon, busy_poll_seconds)
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
-        self.reads = Reads(seconds=turn_seconds)
+        self._reads = Reads() if bounded_turns else None
+        self.readers: Readers = self._reads or asyncio.get_running_loop()
         self.handshakes = Handshakes()
         self.listeners: dict[str, Listener] = {}
         self.connections_by_host: dict[str, int] = {}
@@ -218,6 +219,8 @@ class Server:
             await asyncio.gather(self._sweeper, return_exceptions=True)
         for listener in self.listeners.values():
             listener.close()
+        if self._reads is not None:
+            self._reads.close()
 
     async def _sweep(self) -> None:
         """Once a second, closes connections that are idle, connections above max.connections, and connections that take
@@ -349,11 +352,11 @@ class Listener:
         server.connection_count += 1
         self._next_id += 1
         if self._tls is None:
-            connection = Connection(self, PlainChannel(sock), self._next_id, host)
+            connection = Connection(self, PlainChannel(sock, server.readers), self._next_id, host)
             self.connections[connection] = None
             self._begin_login(connection)
             return
-        channel = TlsChannel(sock, server.handshakes)
+        channel = TlsChannel(sock, server.handshakes, server.readers)
         connection = Connection(self, channel, self._next_id, host)
         self.connections[connection] = None
         channel.handshake(

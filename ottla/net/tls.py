@@ -25,6 +25,7 @@ import ssl
 from collections.abc import Callable
 
 from ottla.net.handshakes import HANDSHAKE_SECONDS, Handshakes
+from ottla.net.turns import Readers
 from ottla.protocol.received import Buffer
 
 CHUNK_BYTES = 64 * 1024  # plain bytes that are encrypted at once
@@ -62,6 +63,7 @@ class TlsChannel:
         "_loop",
         "_outgoing",
         "_readable",
+        "_readers",
         "_socket",
         "_succeeded",
         "_tls",
@@ -71,10 +73,12 @@ class TlsChannel:
         "_writable",
     )
 
-    def __init__(self, connected: socket.socket, handshakes: Handshakes) -> None:
+    def __init__(self, connected: socket.socket, handshakes: Handshakes, readers: Readers | None = None) -> None:
+        """`readers` calls back when bytes have arrived, after the handshake; by default the event loop does."""
         self._socket = connected
         self._descriptor = connected.fileno()
         self._loop = asyncio.get_running_loop()
+        self._readers: Readers = self._loop if readers is None else readers
         self._handshakes = handshakes
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -295,7 +299,7 @@ class TlsChannel:
         """See `Channel`. During the handshake the callback isn't called."""
         self._readable = callback
         if self._context is None and self._tls is not None:
-            self._loop.add_reader(self._descriptor, callback)
+            self._readers.add_reader(self._descriptor, callback)
             if self._incoming.pending or self._tls.pending() or self._ended or self._failure is not None:
                 self._loop.call_soon(self._readable_again)
 
@@ -303,7 +307,7 @@ class TlsChannel:
         """See `Channel`."""
         self._readable = None
         if self._context is None:
-            self._loop.remove_reader(self._descriptor)
+            self._readers.remove_reader(self._descriptor)
 
     def _readable_again(self) -> None:
         if self._readable is not None and not self._closed:
@@ -353,7 +357,8 @@ class TlsChannel:
         self._handshakes.end(self)
         established = self._context is None and self._tls is not None and self._failure is None
         self._context = self._succeeded = self._failed = self._readable = self._writable = None
-        self._loop.remove_reader(self._descriptor)
+        self._loop.remove_reader(self._descriptor)  # of the handshake
+        self._readers.remove_reader(self._descriptor)
         self._loop.remove_writer(self._descriptor)
         if established and self._unsent is None:
             self._say_goodbye()

@@ -21,13 +21,12 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_an
 from cryptography.x509 import load_pem_x509_certificates
 from jwt.algorithms import RSAAlgorithm
 
-from ottla.net.logging_in import login_requests
 from ottla.protocol.sasl import SCRAM_SHA_512, ClientExchange
 from ottla.security.plain import PlainClient
 from ottla.security.scram import ScramClient, credential_of, salted_password
 from tests.peers.certificates import Authority
 from tests.peers.ottla_broker import OttlaBroker
-from tests.peers.wire import Wire, free_port
+from tests.peers.wire import Wire, free_port, log_in
 
 METADATA, ALTER_USER_SCRAM_CREDENTIALS = 3, 51
 LISTENERS = ("INSIDE", "LOCKED", "LOGIN", "SECURE", "TOKENS")
@@ -170,14 +169,3 @@ class SecuredBroker:
             **{f"line {number} of the private key": line.encode() for number, line in enumerate(key_lines)},
             "the private key": base64.b64decode("".join(key_lines))[-40:],
         }
-
-
-def log_in(wire: Wire, exchange: ClientExchange) -> None:
-    """Logs in over a connection. Raises LoginRefused, Closed."""
-    requests = login_requests(exchange)
-    key, version, message = next(requests)
-    while True:
-        try:
-            key, version, message = requests.send(wire.call(key, version, message))
-        except StopIteration:
-            return

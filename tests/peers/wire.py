@@ -10,8 +10,10 @@ from itertools import count
 from random import SystemRandom
 from typing import Any
 
+from ottla.net.logging_in import login_requests
 from ottla.protocol.frames import request_frame, response_body
 from ottla.protocol.messages import read_response, write_request
+from ottla.protocol.sasl import ClientExchange
 
 _PORTS = range(20_001, 32_768)
 _port = count(SystemRandom().randrange(len(_PORTS)))  # a random first port, another one in each test run
@@ -91,6 +93,17 @@ class Wire:
                 raise Closed
             data += part
         return bytes(data)
+
+
+def log_in(wire: Wire, exchange: ClientExchange) -> None:
+    """Logs in over a connection. Raises LoginRefused, Closed."""
+    requests = login_requests(exchange)
+    key, version, message = next(requests)
+    while True:
+        try:
+            key, version, message = requests.send(wire.call(key, version, message))
+        except StopIteration:
+            return
 
 
 def frame(payload: bytes) -> bytes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import traceback
 from collections.abc import Callable, Iterator
 from random import Random
@@ -183,7 +182,7 @@ class Node:
                 InlineExecutor,
                 LoopThreads(),
                 0.0,
-                math.inf,
+                False,
                 lambda store, stall_s: RenewalTask(store),
             ),
         )

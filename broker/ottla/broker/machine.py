@@ -21,7 +21,6 @@ from ottla.net.busy_poll import WINDOW_SECONDS
 from ottla.net.disk_threads import DiskThreads, VolumeThreads
 from ottla.net.server import OpenSocket, open_socket
 from ottla.net.streams import Connect, connect_tcp
-from ottla.net.turns import TURN_SECONDS
 
 Threads = Callable[[int], Executor]
 
@@ -49,5 +48,5 @@ class Machine:
     threads: Threads = ThreadPoolExecutor  # an executor with the given number of workers, for which start and stop wait
     disk_threads: DiskThreads = field(default_factory=VolumeThreads)  # for reads of data that isn't in memory
     busy_poll_seconds: float = WINDOW_SECONDS  # 0 in a simulation, whose clock stands still while callbacks are due
-    turn_seconds: float = TURN_SECONDS  # of the event loop, for reads from connections; infinite in a simulation
+    bounded_turns: bool = True  # of reads from connections; not in a simulation, whose sockets the kernel doesn't know
     renewal: Callable[[Store, float], Renewal] = renewal_thread  # renews the registration's lease

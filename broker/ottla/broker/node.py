@@ -257,7 +257,7 @@ class Broker:
             machine.disk_threads,
             self.throttling.connection_rates,
             self.logins.begin,
-            machine.turn_seconds,
+            machine.bounded_turns,
         )
         self.making_way: MakingWay = MakingWay(
             self.server,

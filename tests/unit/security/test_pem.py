@@ -29,7 +29,7 @@ def test_blocks_are_read_back(written: list[tuple[str, bytes]], line_end: str, b
     assert blocks(text) == [Block(label, der) for label, der in written]
 
 
-@settings(max_examples=examples(500))
+@settings(max_examples=examples(200))
 @given(st.lists(PIECES, max_size=20).map("".join) | st.text(max_size=60))
 def test_any_text_is_read_or_refused(text: str) -> None:
     with suppress(MalformedPem):
