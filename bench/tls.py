@@ -17,13 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
-
 from bench.librdkafka import consume, end_offsets, payloads, produce
 from bench.pair import SETTINGS, Pair, Peer, Plan, create_topic, delete_topic, folder, measured
 from bench.table import Row, at_least
 from ottla.protocol.sasl import SCRAM_SHA_512
-from ottla.security.scram import ScramClient
+from ottla.security.scram import ScramClient, salted_password
 from tests.peers.apache_kafka import AS_SHIPPED, ApacheKafka
 from tests.peers.certificates import Authority
 from tests.peers.ottla_broker import OttlaBroker
@@ -34,6 +32,7 @@ RECORD_BYTES = 1024
 BYTES = 400_000_000
 HANDSHAKES = 1000
 PROTOCOLS = {"OPEN": "SSL", "LOCKED": "SSL", "LOGIN": "SASL_SSL"}
+ALTER_USER_SCRAM_CREDENTIALS = 51
 USER, PASSWORD = "bench", "bench-secret"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
@@ -182,9 +181,10 @@ def _logins(brokers: Secured, plan: Plan) -> Row:
 
 
 def _make_user(bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    made = UserScramCredentialUpsertion(
-        USER, ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096), PASSWORD.encode()
-    )
-    for altered in admin.alter_user_scram_credentials([made]).values():
-        altered.result(30)
+    salt, iterations = b"salt-of-a-user", 4096
+    salted = salted_password(SCRAM_SHA_512, PASSWORD, salt, iterations)
+    user = {"name": USER, "mechanism": 2, "iterations": iterations, "salt": salt, "salted_password": salted}
+    with Wire(bootstrap) as wire:
+        answer = wire.call(ALTER_USER_SCRAM_CREDENTIALS, 0, {"deletions": [], "upsertions": [user]})
+    if answer.results[0].error_code:
+        raise AssertionError(f"no user for the logins: {answer.results[0]}")

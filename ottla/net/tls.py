@@ -74,7 +74,7 @@ class TlsChannel:
     )
 
     def __init__(self, connected: socket.socket, handshakes: Handshakes, readers: Readers | None = None) -> None:
-        """`readers` calls back when bytes have arrived, after the handshake; by default the event loop does."""
+        """`readers` calls back when bytes have arrived; by default the event loop does."""
         self._socket = connected
         self._descriptor = connected.fileno()
         self._loop = asyncio.get_running_loop()
@@ -119,10 +119,10 @@ class TlsChannel:
 
     def _await_peer(self) -> None:
         self._waits_since = self._loop.time()
-        self._loop.add_reader(self._descriptor, self._peer_has_sent)
+        self._readers.add_reader(self._descriptor, self._peer_has_sent)
 
     def _peer_has_sent(self) -> None:
-        self._loop.remove_reader(self._descriptor)
+        self._readers.remove_reader(self._descriptor)
         assert self._waits_since is not None
         self._waited_s += self._loop.time() - self._waits_since
         self._waits_since = None
@@ -357,7 +357,6 @@ class TlsChannel:
         self._handshakes.end(self)
         established = self._context is None and self._tls is not None and self._failure is None
         self._context = self._succeeded = self._failed = self._readable = self._writable = None
-        self._loop.remove_reader(self._descriptor)  # of the handshake
         self._readers.remove_reader(self._descriptor)
         self._loop.remove_writer(self._descriptor)
         if established and self._unsent is None:

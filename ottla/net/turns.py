@@ -25,7 +25,7 @@ from typing import Protocol
 logger = logging.getLogger(__name__)
 
 TURN_SECONDS = 0.003
-READS_PER_TURN = 64
+READS_PER_TURN = 256
 
 Clock = Callable[[], float]
 
