@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from ottla.protocol.messages import is_flexible, write_request
+from ottla.protocol.flexible import is_flexible
+from ottla.protocol.messages import write_request
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.wire import Closed, Wire, frame
 

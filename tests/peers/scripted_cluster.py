@@ -16,8 +16,9 @@ from typing import Any
 from ottla.net.names import EARLIEST, LATEST
 from ottla.protocol.batches import Record, build_batch
 from ottla.protocol.errors import ErrorCode
+from ottla.protocol.flexible import is_flexible
 from ottla.protocol.frames import read_request_header, response_frame, skip_tagged_fields
-from ottla.protocol.messages import is_flexible, read_request, write_response
+from ottla.protocol.messages import read_request, write_response
 
 FETCH, LIST_OFFSETS, METADATA, API_VERSIONS = 1, 2, 3, 18
 _VERSIONS = {FETCH: (4, 13), LIST_OFFSETS: (1, 7), METADATA: (1, 12), API_VERSIONS: (0, 3)}
