@@ -84,12 +84,18 @@ def listener_settings(config: BrokerConfig, listener: str, *, serves: bool) -> L
     )
 
 
-def load(settings: ListenerSettings, listener: str, old: Loaded | None = None) -> Loaded:
+def load(
+    settings: ListenerSettings, listener: str, old: Loaded | None = None, *, keeps_missing: bool = False
+) -> Loaded:
     """Reads the stores and makes the contexts. With `old`, checks that its connections' peers get along with the new
-    ones. Waits for the disk. Raises InvalidTls."""
+    ones; with `keeps_missing`, its keys stay if the file of the same key store is missing. Waits for the disk. Raises
+    InvalidTls."""
     files = file_states(settings.tls.files)
+    same_file = old is not None and old.settings.tls.keystore_location == settings.tls.keystore_location
     try:
-        stores = read_stores(settings.tls)
+        stores = read_stores(
+            settings.tls, old.stores.identities if old is not None and same_file and keeps_missing else ()
+        )
         if old is not None:
             check_renewal(old.stores, stores, dn_changes=settings.dn_changes, san_changes=settings.san_changes)
         asked = "requested" if settings.for_pages and settings.client_auth == "required" else settings.client_auth

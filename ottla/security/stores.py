@@ -69,12 +69,20 @@ class Stores:
         return any(now >= certificate.not_valid_after_utc for certificate in own)
 
 
-def read_stores(settings: TlsSettings) -> Stores:
-    """Reads both stores. Waits for the disk. Raises InvalidTls, whose sentence never has a secret."""
+def read_stores(settings: TlsSettings, kept: tuple[Identity, ...] = ()) -> Stores:
+    """Reads both stores. Waits for the disk. Raises InvalidTls, whose sentence never has a secret.
+
+    `kept`: the keys that stay if the key store's file is missing. So a trust store can change while whoever writes the
+    files has no new key yet.
+    """
     try:
         identities = _identities(settings) if settings.has_key else ()
         for identity in identities:  # `cryptography` reads a certificate's parts when they are asked for
             _ = identity.subject, identity.alternative_names
+    except FileNotFoundError as error:
+        if not kept:
+            raise InvalidTls(_sentence("key store", settings.keystore_location, error)) from None
+        identities = kept
     except _UNREADABLE as error:
         raise InvalidTls(_sentence("key store", settings.keystore_location, error)) from None
     try:

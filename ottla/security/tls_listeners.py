@@ -96,10 +96,11 @@ class TlsListeners:
                 self._listeners[listener] = ListenerTls(loaded)
 
     async def follow(self, config: BrokerConfig) -> None:
-        """Puts in force what changed settings or changed files say. What can't be used is reported in the log."""
+        """Puts in force what changed settings or changed files say. What can't be used is reported in the log. The key
+        in force stays while the file of its store is missing, and a changed trust store is read all the same."""
         for listener in self._listeners:
             try:
-                prepared = await asyncio.to_thread(self._prepared, config, [listener])
+                prepared = await asyncio.to_thread(self._prepared, config, [listener], keeps_missing=True)
             except InvalidTls as error:
                 logger.error("the certificates in force stay: %s", error)
             else:
@@ -129,7 +130,9 @@ class TlsListeners:
         names = [endpoint.listener for endpoint in listeners.opened] if self._serves else [listeners.inter_broker]
         return [name for name in (*names, PAGES) if listeners.protocol_of(name) in ENCRYPTED]
 
-    def _prepared(self, config: BrokerConfig, names: list[str], *, renewed: bool = True) -> Prepared:
+    def _prepared(
+        self, config: BrokerConfig, names: list[str], *, renewed: bool = True, keeps_missing: bool = False
+    ) -> Prepared:
         from ottla.security.listener_tls import listener_settings, load
 
         prepared = {}
@@ -137,7 +140,10 @@ class TlsListeners:
             settings = listener_settings(config, name, serves=self._serves or name == PAGES)
             present = self._listeners.get(name) if renewed else None
             old = None if present is None else present.loaded
-            loaded = load(settings, name, old)
+            loaded = load(settings, name, old, keeps_missing=keeps_missing)
+            missing = settings.tls.keystore_location
+            if keeps_missing and old is not None and missing is not None and None in loaded.files:
+                logger.error("listener %s: the key in force stays, because %s is missing", name, missing)
             if old is None or (loaded.settings, loaded.stores) != (old.settings, old.stores):
                 prepared[name] = loaded
         return prepared

@@ -180,6 +180,39 @@ def test_a_changed_file_is_in_force_within_moments(
     asyncio.run(play())
 
 
+def test_a_changed_trust_store_is_in_force_though_the_file_of_the_key_is_missing(
+    authority: Authority, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A Secret that was lost is made anew with the trusted certificates first, and with keys later."""
+
+    async def play() -> None:
+        key, trust = authority.issue("all", common_name="broker"), tmp_path / "trust.crt"
+        trust.write_bytes(authority.trust.read_bytes())
+        config = configuration(key, trust)
+        tls = TlsListeners(serves=True)
+        await tls.load(config)
+        listener = tls.of("OUTSIDE")
+        assert listener is not None
+        before = listener.loaded
+        key.unlink()
+        await tls.follow(config)
+        assert listener.loaded is before, "nothing but the key is missing"
+        another = Authority(tmp_path / "another")
+        trust.write_bytes(authority.trust.read_bytes() + another.trust.read_bytes())
+        await tls.follow(config)
+        assert listener.loaded.stores.identities == before.stores.identities
+        assert listener.loaded.stores.trusted is not None
+        assert len(listener.loaded.stores.trusted) == 2
+        assert any(f"the key in force stays, because {key} is missing" in line for line in caplog.messages)
+        with pytest.raises(InvalidTls, match=r"the key store .*"):
+            await tls.prepare(config)  # an administrator who sets the same path again is told
+        key.write_bytes(another.issue("all", common_name="broker").read_bytes())
+        await tls.follow(config)
+        assert listener.loaded.stores.identities != before.stores.identities
+
+    asyncio.run(play())
+
+
 def test_principals(authority: Authority) -> None:
     async def play() -> None:
         rules = "RULE:^CN=([a-z]+),.*$/$1/"
