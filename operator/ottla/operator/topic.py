@@ -15,14 +15,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from time import monotonic
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any, Unpack
 
-from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, KafkaAdmins, Refusals, Unreachable, said
-from ottla.operator.link import ENCRYPTED, Link, bootstrap_of, link_of
+from ottla.operator.kafka import CHANGED_AT_ONCE, KafkaAdmin, Refusals, said
 from ottla.operator.namespaces import selected_namespaces
-from ottla.operator.objects import Ref, going, holds
+from ottla.operator.objects import Object, Ref
 from ottla.operator.orphaned_topics import OrphanedTopics
 from ottla.operator.plan.orphans import Orphan, Verdict, hold
 from ottla.operator.plan.remembered import Remembered
@@ -36,7 +34,6 @@ from ottla.operator.plan.topic import (
     KafkaCluster,
     KafkaTopic,
     Move,
-    Refusal,
     TopicPlan,
     conflict,
     marks,
@@ -49,13 +46,12 @@ from ottla.operator.plan.topic import (
 from ottla.operator.plan.topic_owner import read_mark
 from ottla.operator.plan.topic_status import REPLACING, Outcome, topic_status
 from ottla.operator.queue import Result, why
-from ottla.operator.records import Keeper
 from ottla.operator.refusals import Refusals as Refused
-from ottla.operator.reports import Reports, Writer, reports_of
-from ottla.operator.resources import Lister
+from ottla.operator.reports import reports_of
 from ottla.operator.spec.topic import DeletionPolicy, TopicResource
 from ottla.operator.spec.topic_rules import TopicRules, parse_topic_rules
 from ottla.operator.status import Condition
+from ottla.operator.sweeps import BROKERS_S, Around, Kube, Sweeps
 from ottla.operator.topic_memory import TopicMemory
 from ottla.operator.topic_reports import news_of
 from ottla.operator.topic_resources import TopicResources
@@ -68,7 +64,6 @@ AT_ONCE_S = 0.2
 RESTLESS_S_MAX = 20.0  # the longest pause between sweeps that always find changes, as if another client undid them
 MOVING_S = 2.0
 PASSING_S = 5.0
-BROKERS_S = 15.0  # the pause while brokers don't answer or are too few: they may be starting
 # Refusals that pass by themselves, because another client was faster or the brokers are busy: the next look shows it.
 PASSING = frozenset(
     {
@@ -80,10 +75,6 @@ PASSING = frozenset(
         ErrorCode.broker_not_available,
     }
 )
-
-
-class Kube(Lister, Writer, Keeper, Protocol):
-    """The part of `ottla.operator.kube.Kube` that sweeps need."""
 
 
 @dataclass(slots=True)
@@ -101,7 +92,7 @@ class _Sweep:
     refused: Refused = field(default_factory=Refused)  # refusals by Kubernetes that stopped no other step
 
 
-class TopicReconciler:
+class TopicReconciler(Sweeps[TopicResource, Outcome, TopicRules]):
     """Reconciles the Topics of one cluster at a time: its keys are those of Clusters."""
 
     def __init__(
@@ -109,25 +100,14 @@ class TopicReconciler:
         kube: Kube,
         resources: TopicResources,
         *,
-        ours: Callable[[Ref], bool] = lambda _: True,
         held_changed: Callable[[Ref], None] = lambda _: None,
-        bootstrap: Callable[[Ref, Link], str] = lambda cluster, link: bootstrap_of(*cluster, link),
-        clock: Callable[[], float] = monotonic,
-        utc: Callable[[], datetime] = lambda: datetime.now(UTC),
+        **around: Unpack[Around],
     ) -> None:
-        """`ours`: whether this operator reconciles a Cluster; `held_changed` is called when the condition `held` of a
-        Cluster has changed; `bootstrap`: the address at which the operator reaches a Cluster's brokers."""
-        self._kube = kube
+        """`held_changed` is called when the condition `held` of a Cluster has changed."""
+        super().__init__(kube, resources, topic_status, **around)
         self._resources = resources
-        self._reports = Reports(kube, resources)
-        self._ours = ours
-        self._bootstrap = bootstrap
-        self._clock = clock
-        self._utc = utc
-        self._admins = KafkaAdmins()
         self._memory = TopicMemory(kube)
-        self._orphaned = OrphanedTopics(kube, resources, self._memory, held_changed, clock)
-        self._starting: set[Ref] = set()  # Clusters for which the log says that their topics wait
+        self._orphaned = OrphanedTopics(kube, resources, self._memory, held_changed, self._clock)
         self._restless: dict[Ref, int] = {}  # Cluster → how many sweeps in a row made changes and left none
 
     def held(self, cluster: Ref) -> Condition | None:
@@ -135,58 +115,31 @@ class TopicReconciler:
         none."""
         return self._orphaned.held(cluster)
 
-    def close(self) -> None:
-        """Ends all connections to brokers."""
-        self._admins.close()
+    async def _begun(self, found: Object, mine: Sequence[TopicResource]) -> TopicRules:
+        return parse_topic_rules(found)
 
-    async def reconcile(self, key: Ref) -> Result:
-        """One sweep of the topics of the Cluster `key`; no sweep for a Cluster that another operator reconciles."""
-        watched = self._resources.namespaces
-        if watched is not None and key.namespace not in watched:
-            return Result(gone=True)
-        await self._resources.up_to_date(self._clock())
-        mine = self._resources.of(key)
-        found = await self._kube.get("Cluster", *key)
-        if found is None or going(found):
-            self._admins.forget(key)
-            self._orphaned.forget(key)
-            self._restless.pop(key, None)
-            self._starting.discard(key)
-            missing = Refusal(
-                "ClusterNotFound", f"there is no Cluster {key}: create it, or name another Cluster in a new Topic"
-            )
-            outcomes = {resource: Outcome(False, missing.reason, missing.message) for resource in mine}
-            now = self._utc()
-            await self._reports.statuses(reports_of(outcomes, topic_status, now), now)
-            return Result(gone=not mine)
-        if not self._ours(key):
-            self._admins.forget(key)
-            return Result(gone=True)
-        sweep = _Sweep(parse_topic_rules(found), self._utc(), not holds(found.get("status"), "Ready"))
-        if sweep.rules.paused:
-            await self._tell_waiting(sweep, mine, "ClusterPaused", f"the Cluster {key} is paused")
-            return Result()
-        link = await link_of(self._kube, key, encrypted=bool((found.get("status") or {}).get(ENCRYPTED)))
-        admin = self._admins.get(key, self._bootstrap(key, link), link)
-        try:
-            cluster = await admin.look()
-            verdict, remembered = await self._orphaned.judge(key, sweep.rules, cluster)
-            await self._sweep(sweep, admin, cluster, self._resources.of(key), verdict, remembered)
-        except Unreachable as error:
-            await self._tell_waiting(sweep, mine, "ClusterUnreachable", f"the brokers of {key} don't answer yet")
-            if not sweep.starting:
-                raise
-            # Not a failure, after which pauses would grow: each change of the Cluster's status causes a new sweep.
-            if key not in self._starting:
-                self._starting.add(key)
-                logger.info("topics of %s wait until this Cluster is Ready: %s", key, error)
-            return Result(BROKERS_S)
-        self._starting.discard(key)
+    def _refused(self, resource: TopicResource, reason: str, message: str) -> Outcome:
+        return Outcome(False, reason, message)
+
+    def _waits(self, resource: TopicResource, reason: str, message: str, *, expected: bool) -> Outcome:
+        return Outcome(False, reason, message, expected=expected)
+
+    def _ended(self, key: Ref) -> None:
+        self._orphaned.forget(key)
+        self._restless.pop(key, None)
+
+    async def _swept(
+        self, begun: TopicRules, admin: KafkaAdmin, mine: list[TopicResource], *, starting: bool
+    ) -> Result:
+        key, sweep = begun.cluster, _Sweep(begun, self._utc(), starting)
+        cluster = await admin.look()
+        verdict, remembered = await self._orphaned.judge(key, sweep.rules, cluster)
+        await self._sweep(sweep, admin, cluster, self._resources.of(key), verdict, remembered)
         await self._reports.statuses(reports_of(sweep.outcomes, topic_status, sweep.now), sweep.now)
         sweep.refused.told()
         moving = any(outcome.moving is not None for outcome in sweep.outcomes.values())
-        starting = any(outcome.reason == NOT_ENOUGH_BROKERS for outcome in sweep.outcomes.values())
-        pauses = [PASSING_S] * sweep.passing + [MOVING_S] * moving + [BROKERS_S] * starting
+        too_few = any(outcome.reason == NOT_ENOUGH_BROKERS for outcome in sweep.outcomes.values())
+        pauses = [PASSING_S] * sweep.passing + [MOVING_S] * moving + [BROKERS_S] * too_few
         if sweep.made:
             again = self._restless.get(key, 0) + (not sweep.left)
             self._restless[key] = again
@@ -418,18 +371,6 @@ class TopicReconciler:
             )
         logger.info("%s: %s", sweep.rules.cluster, told[1])
         await self._kube.event(dict(sweep.rules.about), *told, sweep.now, warning=error is not None)
-
-    # ---- statuses
-
-    async def _tell_waiting(self, sweep: _Sweep, mine: list[TopicResource], reason: str, message: str) -> None:
-        """Writes the statuses of resources whose spec isn't followed yet; other resources keep their statuses."""
-        waiting = [
-            resource
-            for resource in mine
-            if not resource.ready or resource.status.get("observedGeneration") != resource.generation
-        ]
-        outcome = Outcome(False, reason, message, expected=sweep.starting)
-        await self._reports.statuses(reports_of(dict.fromkeys(waiting, outcome), topic_status, sweep.now), sweep.now)
 
 
 def _reason(error: KafkaError) -> str:

@@ -10,45 +10,41 @@ that differ. Each step may be repeated safely, as happens when the operator ends
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from time import monotonic
-from typing import Protocol
+from datetime import datetime
+from typing import NamedTuple, Unpack
 
 from ottla.operator import kafka_users
-from ottla.operator.kafka import KafkaAdmin, KafkaAdmins, Unreachable, said
-from ottla.operator.link import ENCRYPTED, Link, bootstrap_of, link_of
+from ottla.operator.kafka import KafkaAdmin, said
 from ottla.operator.namespaces import selected_namespaces
-from ottla.operator.objects import Ref, going, holds
+from ottla.operator.objects import Object, Ref
 from ottla.operator.plan.recorded_users import Given, RecordedUsers
 from ottla.operator.plan.user import KafkaUsers, contest
 from ottla.operator.plan.user_status import Outcome, user_status
 from ottla.operator.queue import Result
-from ottla.operator.records import Keeper
-from ottla.operator.reports import News, Reports, Writer, reports_of
-from ottla.operator.resources import Lister
+from ottla.operator.reports import News
 from ottla.operator.spec.user import Login, UserResource
 from ottla.operator.spec.user_rules import UserRules, parse_user_rules
+from ottla.operator.sweeps import Around, Kube, Sweeps
 from ottla.operator.user_access import UserAccess
 from ottla.operator.user_departures import FAILED_S, UserDepartures
 from ottla.operator.user_resources import UserResources
 from ottla.operator.user_rights import Changes, change_rights
 from ottla.protocol.errors import ErrorCode
 
-logger = logging.getLogger(__name__)
-
 CHANGES_MAX = 500  # the most users whose rights, and the most whose Secrets, one sweep changes
 AT_ONCE_S = 0.2
 PASSING_S = 5.0
 WAITING_S = 15.0  # the pause while something isn't there that the Cluster or a person makes
-BROKERS_S = 15.0  # the pause while the brokers of a Cluster that isn't Ready don't answer
 PASSING = frozenset({ErrorCode.request_timed_out, ErrorCode.not_controller, ErrorCode.broker_not_available})
 
 
-class Kube(Lister, Writer, Keeper, Protocol):
-    """The part of `ottla.operator.kube.Kube` that sweeps need."""
+class _Begun(NamedTuple):
+    """What a sweep begins with: the Cluster's rules, and the users to whom it has given something."""
+
+    rules: UserRules
+    recorded: RecordedUsers
 
 
 @dataclass(slots=True)
@@ -64,84 +60,39 @@ class _Sweep:
     pauses: list[float] = field(default_factory=list)
 
 
-class UserReconciler:
+class UserReconciler(Sweeps[UserResource, Outcome, _Begun]):
     """Reconciles the Users of one cluster at a time: its keys are those of Clusters."""
 
-    def __init__(
-        self,
-        kube: Kube,
-        resources: UserResources,
-        *,
-        ours: Callable[[Ref], bool] = lambda _: True,
-        bootstrap: Callable[[Ref, Link], str] = lambda cluster, link: bootstrap_of(*cluster, link),
-        clock: Callable[[], float] = monotonic,
-        utc: Callable[[], datetime] = lambda: datetime.now(UTC),
-    ) -> None:
-        """`ours`: whether this operator reconciles a Cluster; `bootstrap`: the address at which the operator
-        reaches a Cluster's brokers."""
-        self._kube = kube
+    def __init__(self, kube: Kube, resources: UserResources, **around: Unpack[Around]) -> None:
+        super().__init__(kube, resources, user_status, **around)
         self._resources = resources
-        self._reports = Reports(kube, resources)
-        self._access = UserAccess(kube, clock)
-        self._departures = UserDepartures(kube, resources, clock)
-        self._ours = ours
-        self._bootstrap = bootstrap
-        self._clock = clock
-        self._utc = utc
-        self._admins = KafkaAdmins()
-        self._starting: set[Ref] = set()  # Clusters for which the log says that their users wait
+        self._access = UserAccess(kube, self._clock)
+        self._departures = UserDepartures(kube, resources, self._clock)
 
-    def close(self) -> None:
-        """Ends all connections to brokers."""
-        self._admins.close()
-
-    async def reconcile(self, key: Ref) -> Result:
-        """One sweep of the users of the Cluster `key`; no sweep for a Cluster that another operator reconciles."""
-        watched = self._resources.namespaces
-        if watched is not None and key.namespace not in watched:
-            return Result(gone=True)
-        await self._resources.up_to_date(self._clock())
-        mine = self._resources.of(key)
-        found = await self._kube.get("Cluster", *key)
-        if found is None or going(found):
-            self._forget(key)
-            message = f"there is no Cluster {key}: create it, or name another Cluster in a new User"
-            await self._tell(dict.fromkeys(mine, Outcome(False, "ClusterNotFound", message)))
-            return Result(gone=not mine)
+    async def _begun(self, found: Object, mine: Sequence[UserResource]) -> _Begun | None:
         rules = parse_user_rules(found)
         recorded = await self._departures.recorded(rules)
-        if not self._ours(key) or not (mine or recorded.users):
-            self._forget(key)
-            return Result(gone=True)
-        if rules.paused:
-            await self._tell_waiting(mine, Outcome(False, "ClusterPaused", f"the Cluster {key} is paused"))
-            return Result()
-        link = await link_of(self._kube, key, encrypted=bool((found.get("status") or {}).get(ENCRYPTED)))
-        admin = self._admins.get(key, self._bootstrap(key, link), link)
+        return _Begun(rules, recorded) if mine or recorded.users else None
+
+    def _refused(self, resource: UserResource, reason: str, message: str) -> Outcome:
+        return Outcome(False, reason, message)
+
+    def _waits(self, resource: UserResource, reason: str, message: str, *, expected: bool) -> Outcome:
+        before = resource.status
+        return Outcome(False, reason, message, before.get("username", ""), before.get("secret", ""), expected=expected)
+
+    def _let_go(self, key: Ref) -> None:
+        super()._let_go(key)
+        self._departures.forget(key)
+        self._access.forget(key)
+
+    async def _swept(self, begun: _Begun, admin: KafkaAdmin, mine: list[UserResource], *, starting: bool) -> Result:
+        rules = begun.rules
         sweep = _Sweep(rules, admin, self._utc(), await selected_namespaces(self._kube, rules.namespaces))
-        try:
-            await self._sweep(sweep, mine, recorded)
-        except Unreachable as error:
-            starting = not holds(found.get("status"), "Ready")
-            message = f"the brokers of {key} don't answer yet"
-            await self._tell_waiting(mine, Outcome(False, "ClusterUnreachable", message, expected=starting))
-            if not starting:
-                raise
-            # Not a failure, after which pauses would grow: each change of the Cluster's status causes a new sweep.
-            if key not in self._starting:
-                self._starting.add(key)
-                logger.info("users of %s wait until this Cluster is Ready: %s", key, error)
-            return Result(BROKERS_S)
-        self._starting.discard(key)
+        await self._sweep(sweep, mine, begun.recorded)
         await self._reports.events(sweep.news, sweep.now)
         await self._tell(sweep.outcomes)
         return Result(min(sweep.pauses, default=None))
-
-    def _forget(self, key: Ref) -> None:
-        self._admins.forget(key)
-        self._departures.forget(key)
-        self._access.forget(key)
-        self._starting.discard(key)
 
     async def _sweep(self, sweep: _Sweep, mine: list[UserResource], recorded: RecordedUsers) -> None:
         """Does all of a sweep, except writing Events and statuses."""
@@ -238,22 +189,6 @@ class UserReconciler:
             done = await self._departures.remove(sweep.admin, rules, kafka, recorded, due, sweep.now)
             if not done:
                 sweep.pauses.append(FAILED_S)
-
-    # ---- statuses
-
-    async def _tell(self, outcomes: Mapping[UserResource, Outcome]) -> None:
-        now = self._utc()
-        await self._reports.statuses(reports_of(outcomes, user_status, now), now)
-
-    async def _tell_waiting(self, mine: list[UserResource], outcome: Outcome) -> None:
-        """Writes the statuses of Users whose spec isn't followed yet; other Users keep their statuses."""
-        await self._tell(
-            {
-                user: replace(outcome, username=user.status.get("username", ""), secret=user.status.get("secret", ""))
-                for user in mine
-                if not user.ready or user.status.get("observedGeneration") != user.generation
-            }
-        )
 
 
 def _given(users: Mapping[UserResource, str], recorded: RecordedUsers) -> dict[str, Given]:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from ottla.operator.objects import going, ref_of
-from ottla.operator.spec.of_cluster import OfCluster, cluster_of
+from ottla.operator.spec.of_cluster import OfCluster, common_fields
 from ottla.settings.catalogue import TOPIC, nearest_name
 from ottla.settings.own import TOPIC_SETTINGS
 from ottla.settings.setting import InvalidSetting
@@ -43,7 +42,6 @@ class TopicResource(OfCluster):
     config: Mapping[str, str] = field(default_factory=dict)
     deletion_policy: DeletionPolicy = DeletionPolicy.DELETE
     paused: bool = False
-    deleting: bool = False  # the resource is being deleted, and a finalizer keeps it for now
 
     def __hash__(self) -> int:
         return hash(self.uid)
@@ -51,26 +49,19 @@ class TopicResource(OfCluster):
 
 def parse_topic(resource: Mapping[str, Any]) -> TopicResource:
     """Reads a resource as the API server gives it. A spec that can't be followed raises nothing: see `refusal`."""
-    metadata, spec = resource["metadata"], resource.get("spec") or {}
-    ref = ref_of(resource)
+    common, spec = common_fields(resource), resource.get("spec") or {}
     config = {str(name): _text(value) for name, value in (spec.get("config") or {}).items()}
-    topic = str(spec.get("topicName") or ref.name)
+    topic = str(spec.get("topicName") or common["ref"].name)
     partitions, factor = spec.get("partitions"), spec.get("replicationFactor")
     policy = spec.get("deletionPolicy") or DeletionPolicy.DELETE.value
     return TopicResource(
-        ref=ref,
-        uid=metadata["uid"],
-        created=metadata["creationTimestamp"],
-        generation=int(metadata.get("generation", 1)),
-        cluster=cluster_of(resource),
+        **common,
         topic=topic,
         partitions=partitions,
         replication_factor=factor,
         config=config,
         deletion_policy=DeletionPolicy.RETAIN if policy == DeletionPolicy.RETAIN.value else DeletionPolicy.DELETE,
         paused=bool(spec.get("paused", False)),
-        deleting=going(resource),
-        status=resource.get("status") or {},
         refusal=_name_refusal(topic) or _numbers_refusal(partitions, factor) or _config_refusal(config, factor),
     )
 

@@ -16,8 +16,8 @@ from enum import Enum
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 
-from ottla.operator.objects import annotation, going, ref_of
-from ottla.operator.spec.of_cluster import OfCluster, cluster_of
+from ottla.operator.objects import annotation
+from ottla.operator.spec.of_cluster import OfCluster, common_fields
 from ottla.protocol.acls import EVERY_HOST, EVERY_NAME, AclBinding, PatternType, Permission
 from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType, supported_operations
 
@@ -118,7 +118,6 @@ class UserResource(OfCluster):
     rules: frozenset[Rule] = frozenset()
     quotas: Mapping[str, float] = field(default_factory=dict)  # by Kafka's names
     renew: str = ""  # the value of the annotation RENEW
-    deleting: bool = False  # the resource is being deleted, and a finalizer keeps it for now
 
     def __hash__(self) -> int:
         return hash(self.uid)
@@ -135,10 +134,9 @@ class _Refused(Exception):
 
 def parse_user(resource: Mapping[str, Any]) -> UserResource:
     """Reads a resource as the API server gives it. A spec that can't be followed raises nothing: see `refusal`."""
-    metadata, spec = resource["metadata"], resource.get("spec") or {}
-    ref, refusal = ref_of(resource), ""
+    common, spec, refusal = common_fields(resource), resource.get("spec") or {}, ""
     authentication = spec.get("authentication") or {}
-    name, login = str(spec.get("name") or ref.name), Login.EXTERNAL
+    name, login = str(spec.get("name") or common["ref"].name), Login.EXTERNAL
     rules: frozenset[Rule] = frozenset()
     validity = authentication.get("validityDays") or VALIDITY_DAYS
     renewal = authentication.get("renewalDays") or RENEWAL_DAYS
@@ -154,11 +152,7 @@ def parse_user(resource: Mapping[str, Any]) -> UserResource:
         refusal = str(error)
     source = ((authentication.get("password") or {}).get("valueFrom") or {}).get("secretKeyRef")
     return UserResource(
-        ref=ref,
-        uid=metadata["uid"],
-        created=metadata["creationTimestamp"],
-        generation=int(metadata.get("generation", 1)),
-        cluster=cluster_of(resource),
+        **common,
         name=name,
         login=login,
         validity_days=validity,
@@ -167,8 +161,6 @@ def parse_user(resource: Mapping[str, Any]) -> UserResource:
         rules=rules,
         quotas={QUOTAS[field]: float(value) for field, value in (spec.get("quotas") or {}).items() if field in QUOTAS},
         renew=annotation(resource, RENEW),
-        deleting=going(resource),
-        status=resource.get("status") or {},
         refusal=refusal,
     )
 
