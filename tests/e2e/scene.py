@@ -210,8 +210,17 @@ class Scene:
 
     def page(self, broker: str, path: str) -> str:
         """A broker's answer on its HTTP port."""
-        url = f"http://{broker}.{NAME}-brokers:9100{path}"
-        code = f"import urllib.request; print(urllib.request.urlopen('{url}', timeout=5).read().decode())"
+        return self.page_at(self.brokers()[broker], f"{broker}.{NAME}-brokers", path)
+
+    def page_at(self, pod: dict[str, Any], host: str, path: str) -> str:
+        """The answer on the HTTP port of a pod of a broker or a controller, over TLS if the pod says so."""
+        scheme = pod["metadata"].get("annotations", {}).get("ottla.dev/pages", "http")
+        url = f"{scheme}://{host}:9100{path}"
+        anybody = "ssl._create_unverified_context()" if scheme == "https" else None
+        code = (
+            "import ssl, urllib.request; "
+            f"print(urllib.request.urlopen('{url}', timeout=5, context={anybody}).read().decode())"
+        )
         return self.kube.execute(CLIENTS, "python", "-c", code)
 
     def in_sync(self, topic: str = TOPIC, replicas: int = 3, seconds: float = 180.0) -> None:

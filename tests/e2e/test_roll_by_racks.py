@@ -11,7 +11,7 @@ from typing import Any
 from ottla.operator.brokers import DECIDES
 from tests.e2e.installed import Operator
 from tests.e2e.kubectl import condition, wait
-from tests.e2e.scene import CLIENTS, NAME, SMALL, Scene, cluster, working
+from tests.e2e.scene import NAME, SMALL, Scene, cluster, working
 
 OTHER = {"requests": {"cpu": "55m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}}
 CONTROLLERS = f"app.kubernetes.io/instance={NAME},app.kubernetes.io/component=controller"
@@ -93,8 +93,6 @@ def serves(pod: dict[str, Any]) -> bool:
 def active_controller(scene: Scene) -> str:
     """The pod of the active controller; empty while there is none."""
     for pod in scene.kube.all("pods", CONTROLLERS):
-        url = f"http://{pod['status']['podIP']}:9100/readyz"
-        code = f"import urllib.request; print(urllib.request.urlopen('{url}', timeout=5).read().decode())"
-        if scene.kube.execute(CLIENTS, "python", "-c", code).startswith(DECIDES):
+        if scene.page_at(pod, pod["status"]["podIP"], "/readyz").startswith(DECIDES):
             return str(pod["metadata"]["name"])
     return ""

@@ -18,6 +18,7 @@ import pytest
 
 from ottla.operator import certificates
 from ottla.operator.app import Operator, Options
+from ottla.operator.brokers import PageAt
 from ottla.operator.cluster import ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
 from ottla.operator.etcd_client import EtcdUnreachable
@@ -54,14 +55,14 @@ def cluster(**spec: Any) -> Object:
 class Pages:
     """A stand-in of the brokers' pages: one partition has no leader."""
 
-    async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
-        return {broker: Report(under_replicated=1, without_leader=("orders-4",)) for broker in addresses}
+    async def reports(self, pages: Mapping[int, PageAt]) -> dict[int, Report]:
+        return {broker: Report(under_replicated=1, without_leader=("orders-4",)) for broker in pages}
 
-    async def together(self, addresses: Mapping[int, str], away: Collection[int]) -> dict[int, Report]:
+    async def together(self, pages: Mapping[int, PageAt], away: Collection[int]) -> dict[int, Report]:
         return {}
 
-    async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
-        return {number: Report(controls=number == 0) for number in addresses}
+    async def deciding(self, pages: Mapping[int, PageAt]) -> dict[int, Report]:
+        return {number: Report(controls=number == 0) for number in pages}
 
 
 class EtcdOfPods:

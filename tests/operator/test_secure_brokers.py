@@ -5,27 +5,43 @@ over another authority while they run, and they change to encrypted links one af
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+from urllib.request import urlopen
 
 import pytest
 
+from ottla.operator import brokers as broker_pages
 from ottla.operator import certificates, succession
+from ottla.operator.brokers import BrokerPages, PageAt
 from ottla.operator.certificates import CLIENT, SERVER, Identity, Issued, Secret
 from ottla.operator.kafka import KafkaAdmin, Unreachable
+from ottla.operator.kafka_users import create_acls
 from ottla.operator.link import Link, link_of
 from ottla.operator.objects import Object, Ref
 from ottla.operator.plan import broker_tls
-from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE, FOLDER, LINKS_FILE, ORGANIZATION
+from ottla.operator.plan.broker_tls import (
+    CLIENTS_CA_FILE,
+    CLUSTER_CA_FILE,
+    FOLDER,
+    LINKS_FILE,
+    ORGANIZATION,
+    PAGES_CA_FILE,
+)
 from ottla.operator.plan.topic import Create
 from ottla.operator.queue import Retry
 from ottla.operator.spec.cluster import Cluster, Defaults, parse_cluster
 from ottla.operator.spec.security import Links
+from ottla.operator.spec.user import Rule
 from ottla.operator.trust_probe import TrustProbe
+from ottla.protocol.acls import PatternType, Permission
+from ottla.protocol.rights import CLUSTER_NAME, AclOperation, ResourceType
 from tests.e2e.numbered import PARTITIONS, Numbered
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.wire import free_port
@@ -57,6 +73,8 @@ class Files:
         """Writes all files, each in one step, as kubelets do."""
         self._put(CLUSTER_CA_FILE, succession.trusted(self.of_cluster))
         self._put(CLIENTS_CA_FILE, succession.trusted(self.of_clients))
+        both = [succession.trusted(each) for each in (self.of_cluster, self.of_clients)]
+        self._put(PAGES_CA_FILE, certificates.joined(both))
         hosts = [broker_tls.server_name("shop", "k"), "127.0.0.1"]
         for file in (LINKS_FILE, "mtls.pem"):
             self._put(file, self.issued("k-brokers", hosts=hosts, purposes=(CLIENT, SERVER)).store)
@@ -80,7 +98,9 @@ class Brokers:
 
     def __init__(self, folder: Path, **spec: Any) -> None:
         self.files = Files(folder / "tls")
-        self.ports = [{name: free_port() for name in ("REPLICATION", "REPLICATION-TLS", "PLAIN", "MTLS")} for _ in "ab"]
+        self.ports = [
+            {name: free_port() for name in ("REPLICATION", "REPLICATION-TLS", "PLAIN", "MTLS", "HTTP")} for _ in "ab"
+        ]
         self._folder = folder
         self._spec = spec
         self.brokers: dict[int, OttlaBroker] = {}
@@ -105,6 +125,8 @@ class Brokers:
                 "listener.security.protocol.map": ",".join(f"{name}:{protocols[name]}" for name in opened),
                 "inter.broker.listener.name": "REPLICATION-TLS" if links.by_encrypted else "REPLICATION",
                 "ottla.metadata.store": f"embedded:{self._folder / 'metadata'}",
+                "ottla.http.listener": f"127.0.0.1:{self.ports[number]['HTTP']}",
+                "ottla.http.security.protocol": "SSL" if broker_tls.pages_encrypted(of) else "PLAINTEXT",
                 "default.replication.factor": "2",
                 "min.insync.replicas": "1",
                 **tls,
@@ -155,6 +177,54 @@ def test_only_the_operators_certificate_gets_in_and_its_rights_are_everything(ma
             await admin.cluster_id()
 
     asyncio.run(scene())
+
+
+@pytest.mark.parametrize("rules", ["DEFAULT", "RULE:^CN=(.*?)$/$1/"])
+def test_the_pages_are_read_by_the_operator_and_by_users_with_the_right_and_their_health_by_everybody(
+    made: Callable[..., Brokers], rules: str
+) -> None:
+    brokers = made(authorization={"type": "simple"}, config={"ssl.principal.mapping.rules": rules})
+    brokers.start(0, Links.ENCRYPTED)
+    files, port = brokers.files, brokers.ports[0]["HTTP"]
+    operator = files.operator().identity
+    assert operator is not None
+    pair = certificates.issued(files.of_clients, "prometheus", NOW)
+    user = replace(operator, certificate=pair.certificate, key=pair.key)
+
+    def health() -> bytes:
+        anybody = ssl.create_default_context(cadata=operator.authority.decode())
+        with urlopen(f"https://127.0.0.1:{port}/healthz", timeout=10, context=anybody) as answer:
+            return bytes(answer.read())
+
+    async def scene() -> None:
+        pages = BrokerPages()
+        try:
+            with patch.object(broker_pages, "HTTP_PORT", port):
+                deadline = time.monotonic() + 30
+                while not (found := await pages.reports({0: PageAt("127.0.0.1", operator)})):
+                    assert time.monotonic() < deadline, "the operator may not read the pages"
+                    await asyncio.sleep(0.2)
+                assert found[0].metadata_connected
+                assert await pages.reports({0: PageAt("127.0.0.1", user)}) == {}
+                assert await pages.reports({0: PageAt("127.0.0.1")}) == {}, "they aren't plain any more"
+                admin = KafkaAdmin(f"127.0.0.1:{brokers.ports[0]['REPLICATION-TLS']}", files.operator().connect)
+                name = "prometheus" if rules != "DEFAULT" else "CN=prometheus"
+                right = Rule(
+                    ResourceType.CLUSTER,
+                    PatternType.LITERAL,
+                    CLUSTER_NAME,
+                    "*",
+                    AclOperation.DESCRIBE,
+                    Permission.ALLOW,
+                )
+                assert list((await create_acls(admin, [right.of(f"User:{name}")])).values()) == [None]
+                admin.close()
+                assert await pages.reports({0: PageAt("127.0.0.1", user)})
+        finally:
+            await pages.close()
+
+    asyncio.run(scene())
+    assert health()
 
 
 class Secrets:

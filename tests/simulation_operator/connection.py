@@ -15,8 +15,10 @@ from datetime import datetime
 from random import Random
 from typing import Any, TypeVar
 
-from ottla.operator.certificates import Issued
+from ottla.operator.brokers import PageAt
+from ottla.operator.certificates import Issued, each_in
 from ottla.operator.etcd_client import EtcdUnreachable
+from ottla.operator.exposure import ADDRESSES
 from ottla.operator.kafka import Unreachable
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import Object
@@ -25,10 +27,12 @@ from ottla.operator.plan.etcd_upkeep import MemberStatus
 from ottla.operator.plan.roll import Report
 from ottla.operator.plan.topic import Configure, Create, Delete, Grow, KafkaCluster, Move
 from ottla.operator.plan.volumes import LogDirectory
+from ottla.operator.spec.cluster import ENCRYPTED_REPLICATION_PORT
 from ottla.placement import PartitionName
 from ottla.protocol.errors import ErrorCode, KafkaError
 from tests.simulation_operator.brokers import Brokers, EtcdMembers, Refusals, altered
 from tests.simulation_operator.invariants import Invariants
+from tests.simulation_operator.kubelets import Kubelets
 from tests.simulation_operator.kubernetes import ApiServer
 
 T = TypeVar("T")
@@ -62,6 +66,7 @@ class Connection:
         server: ApiServer,
         brokers: Brokers,
         etcd: EtcdMembers,
+        kubelets: Kubelets,
         invariants: Invariants,
         counts: Counter[str],
         chances: Chances,
@@ -74,6 +79,7 @@ class Connection:
         self._server = server
         self.brokers = brokers
         self._etcd = etcd
+        self._kubelets = kubelets
         self._invariants = invariants
         self._counts = counts
         self.chances = chances
@@ -135,12 +141,12 @@ class Connection:
 
     # ---- brokers and etcd
 
-    async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
+    async def reports(self, pages: Mapping[int, PageAt]) -> dict[int, Report]:
         """As `BrokerPages.reports`."""
         self._alive()
         told = {}
-        for broker in addresses:
-            if broker not in self.brokers.running():
+        for broker in pages:
+            if broker not in self.brokers.running() or not self._reads(broker, pages[broker]):
                 continue
             if self._happens("silent"):
                 self._note("broker's page silent")
@@ -149,21 +155,33 @@ class Connection:
         self._invariants.reported(told)
         return told
 
-    async def together(self, addresses: Mapping[int, str], away: Collection[int]) -> dict[int, Report]:
+    async def together(self, pages: Mapping[int, PageAt], away: Collection[int]) -> dict[int, Report]:
         """As `BrokerPages.together`."""
         self._alive()
         self._move_on()
         told = {}
-        for broker in addresses:
-            if broker in self.brokers.running() and not self._happens("silent"):
+        for broker, page in pages.items():
+            if broker in self.brokers.running() and self._reads(broker, page) and not self._happens("silent"):
                 told[broker] = self.brokers.report(broker, frozenset({*away, broker}))
         self._invariants.reported_together(told)
         return told
 
-    async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
+    def _reads(self, broker: int, page: PageAt) -> bool:
+        """Whether the operator reads the broker's pages as they are served, and both accept each other over TLS."""
+        name = self.brokers.running()[broker]
+        pod = self._server.get_now("Pod", name)
+        assert pod is not None
+        (probe,) = {each["readinessProbe"]["httpGet"].get("scheme", "HTTP") for each in pod["spec"]["containers"]}
+        if page.identity is None:
+            return bool(probe == "HTTP")
+        pair = Issued(page.identity.certificate, page.identity.key)
+        shown = any(self._kubelets.shows(name, each) for each in each_in([page.identity.authority]))
+        return probe == "HTTPS" and shown and self._kubelets.accepts(name, pair)
+
+    async def deciding(self, pages: Mapping[int, PageAt]) -> dict[int, Report]:
         """As `BrokerPages.deciding`."""
         self._alive()
-        return {number: Report(controls=number == 0) for number in addresses}
+        return {number: Report(controls=number == 0) for number in pages}
 
     async def members(self, addresses: Sequence[str]) -> list[Member]:
         """As `EtcdClient.members`."""
@@ -214,11 +232,19 @@ class Connection:
         """Whether brokers accept a certificate of another authority, as `TrustProbe` asks."""
         self._alive()
         self._move_on()
-        return not self._happens("silent")
+        pods = [host.removeprefix("ip-") for host in hosts]
+        heard = port != ENCRYPTED_REPLICATION_PORT or all(self._kubelets.accepts(pod, pair) for pod in pods)
+        return heard and not self._happens("silent")
 
     async def shown(self, hosts: Iterable[str], port: int, pair: Issued, authority: bytes) -> bool:
         """Whether brokers show certificates of another authority, as `TrustProbe` asks."""
-        return await self.accepted(hosts, port, pair)
+        pods = [host.removeprefix("ip-") for host in hosts]
+        seen = port != ENCRYPTED_REPLICATION_PORT or all(self._kubelets.shows(pod, authority) for pod in pods)
+        return seen and await self.accepted(hosts, port, pair)
+
+    def tells_addresses(self, told: str) -> None:
+        """Checks the invariants before a broker is told its addresses outside."""
+        self._invariants.tells_addresses(told)
 
     def refuses_topic(self) -> bool:
         """Whether the brokers refuse changes of this topic now."""
@@ -335,6 +361,7 @@ class Admin:
 
     async def configure_brokers(self, given: Mapping[str, str], reset: Iterable[str] = (), *, broker: str = "") -> None:
         brokers = self._to.brokers
+        self._to.tells_addresses(given.get(ADDRESSES, ""))
         settings = brokers.own.setdefault(int(broker), {}) if broker else brokers.settings
         await self._to.kafka(lambda: altered(settings, given, reset), "settings")
 

@@ -20,14 +20,18 @@ answers that the operator got.
    is missing, the pod that lacks a volume is deleted whatever its broker reports about availability.
 9. The event that a pod was resized is sent only once its container has the new resources.
 10. Whenever a broker or a controller starts, each broker that runs has a listener open by which it connects to others.
+11. Processes with encrypted links, and the operator, accept each other's certificates at any time, whatever Secrets
+    people delete.
+12. Before a broker is told its address outside, the Secret of brokers has a certificate for this address.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
+from ottla.operator.certificates import decoded, hosts_of, pair_in
 from ottla.operator.objects import Object, going
 from ottla.operator.plan.links import stage_of
 from ottla.operator.plan.names import COMPONENT, POD_NAME
@@ -122,6 +126,23 @@ class Invariants:
             wanted = pod["spec"]["containers"][0]["resources"]
             if (has := pod["status"]["containerStatuses"][0].get("resources")) != wanted:
                 self._say(f"{reason}: {message}, but it has {has}, not {wanted}")
+
+    def connects(self, strangers: Iterable[str]) -> None:
+        """Called after each step of the world. `strangers`: sentences about processes that don't accept each other."""
+        for sentence in strangers:
+            self._say(sentence)
+
+    def tells_addresses(self, told: str) -> None:
+        """Called before a broker is told its addresses outside: the value of the setting."""
+        cluster = self._server.get_now("Cluster", "k")
+        encrypted = [each["name"] for each in (cluster or {"spec": {}})["spec"].get("listeners", ()) if each.get("tls")]
+        files = decoded(self._server.get_now("Secret", "k-brokers-tls"))
+        for name, _, address in (each.partition("://") for each in told.split(",")):
+            if name.lower() in encrypted:
+                self._counts["address told of a listener with TLS"] += 1
+                hosts = hosts_of(pair_in(files.get(f"{name.lower()}.pem", b"")).certificate)
+                if (host := address.rpartition(":")[0]) not in hosts:
+                    self._say(f"a broker is told its address {host}, for which it has no certificate")
 
     # ---- writes of the operator
 

@@ -33,6 +33,8 @@ class ApiServer(World):
         self.now = now
         self.claim_deleted: Callable[[str], None] = lambda name: None
         self.pod_serves: Callable[[str, Object], None] = lambda name, pod: None
+        self.pod_may_serve: Callable[[Object], bool] = lambda pod: True
+        self.node_address = "192.0.2.1"
         self.no_rights = False  # whether the operator's requests are forbidden
         self._random = random
         self._made: set[str] = set()  # uids of the pods that a StatefulSet created
@@ -255,7 +257,7 @@ class ApiServer(World):
                     waits = {"reason": "ImagePullBackOff", "message": "no such image"}
                     pod["status"]["containerStatuses"] = [{"state": {"waiting": waits}, "lastState": {}}]
                     self._put(("Pod", NAMESPACE, meta["name"]), pod, spec_changed=False)
-            elif not broker or self.etcd_serves(meta["labels"][INSTANCE]):
+            elif not broker or (self.etcd_serves(meta["labels"][INSTANCE]) and self.pod_may_serve(pod)):
                 self._says(pod, ready=True, since=self.now)
                 self.pod_serves(meta["name"], pod)
         elif pod["spec"]["containers"][0].get("resources", {}) != pod["status"]["containerStatuses"][0]["resources"]:
@@ -265,7 +267,7 @@ class ApiServer(World):
         told, container = resources_told(pod, self.node_says.get(pod["metadata"]["name"], ""))
         pod["status"] = {
             "podIP": f"ip-{pod['metadata']['name']}",
-            "hostIP": "192.0.2.1",
+            "hostIP": self.node_address,
             "conditions": [
                 {"type": "PodScheduled", "status": "True"},
                 {"type": "Ready", "status": str(ready), "lastTransitionTime": timestamp(since)},

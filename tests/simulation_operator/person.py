@@ -305,6 +305,26 @@ class Person:
             self.edit(**{"internalTls": None, **wanted})
             self._counts["done: links changed"] += 1
 
+    def lose_secrets(self, *names: str) -> None:
+        """Deletes Secrets, those of them that exist."""
+        if gone := [name for name in names if self._server.remove("Secret", name)]:
+            self._counts[f"done: lost {' and '.join(gone)}"] += 1
+
+    def ask_for_authority(self, what: str) -> None:
+        """Asks for another authority of the brokers, by an annotation: `renew` or `replace`."""
+        if (secret := self._server.get_now("Secret", f"{NAME}-cluster-ca")) is not None:
+            secret["metadata"].setdefault("annotations", {})[f"ottla.dev/force-{what}"] = "true"
+            self._counts[f"done: authority to {what}"] += 1
+
+    def move_nodes(self) -> None:
+        """Gives the nodes another address, and tells it in the pods' status."""
+        first, _, last = self._server.node_address.rpartition(".")
+        self._server.node_address = f"{first}.{int(last) % 250 + 1}"
+        for pod in self._server.all("Pod"):
+            if "status" in pod:
+                pod["status"]["hostIP"] = self._server.node_address
+        self._counts["done: nodes got another address"] += 1
+
     def grow_volumes(self) -> bool:
         wanted = self._volumes()
         grown = self._random.choice(wanted)
@@ -348,6 +368,8 @@ class Person:
         steady = all(sets.get(f"{NAME}-{pool['name']}") == pool["replicas"] for pool in pools)
         if not steady or self._brokers.drained() or (self.cluster or {}).get("status", {}).get("draining"):
             return False  # brokers that are being removed would have to come back
+        if not orphan and self._server.get_now("Secret", f"{NAME}-cluster-ca") and not self._owns_its_pods():
+            return False  # the authority would go, while pods that nobody owns yet run on and trust nobody else
         spec = self.spec
         if fewer:
             if sum(pool["replicas"] for pool in _pools(spec)) <= REPLICAS_MAX or _pools(spec)[0]["replicas"] < 2:
@@ -364,6 +386,18 @@ class Person:
         self._server.make("Cluster", NAME, spec)
         self._wishes.beside |= {(item["metadata"]["uid"], self.uid) for item in self._server.all("Topic")}
         return True
+
+    def _owns_its_pods(self) -> bool:
+        owned = {
+            item["metadata"]["uid"]
+            for item in self._server.all("StatefulSet")
+            if any(owner["uid"] == self.uid for owner in item["metadata"].get("ownerReferences") or ())
+        }
+        return all(
+            any(owner["uid"] in owned for owner in pod["metadata"].get("ownerReferences") or ())
+            for component in ("broker", "controller")
+            for pod in self._server.made(component).values()
+        )
 
     def bring_back(self) -> bool:
         """Asks again for removed brokers that have the only replicas of some partition: in the pools whose names the

@@ -35,6 +35,7 @@ from tests.simulation_operator.agreement import Agreement
 from tests.simulation_operator.brokers import Brokers, EtcdMembers
 from tests.simulation_operator.connection import Admin, Chances, Connection, Died
 from tests.simulation_operator.invariants import Invariants, Wishes
+from tests.simulation_operator.kubelets import Kubelets
 from tests.simulation_operator.kubernetes import NAMESPACE, ApiServer
 from tests.simulation_operator.person import NAME, Person
 from tests.unit.operator.kubernetes_world import copied
@@ -68,7 +69,15 @@ class Process:
     def __init__(self, run: Run) -> None:
         server = run.server
         self.connection = Connection(
-            run.random, server, run.brokers, run.etcd, run.invariants, run.counts, run.chances, run.world_goes_on
+            run.random,
+            server,
+            run.brokers,
+            run.etcd,
+            run.kubelets,
+            run.invariants,
+            run.counts,
+            run.chances,
+            run.world_goes_on,
         )
         kube: Any = self.connection
         self.resources = TopicResources(kube)
@@ -98,14 +107,20 @@ class Run:
         self.server = ApiServer(self.random, BEGIN)
         self.brokers = Brokers(self.server, NAME)
         self.etcd = EtcdMembers(self.server, NAME)
+        self.kubelets = Kubelets(self.server, NAME, self.counts)
         wishes = Wishes()
         self.invariants = Invariants(self.server, self.brokers, wishes, self.counts)
         self.person = Person(self.random, self.server, self.brokers, wishes, self.counts)
         self.agreement = Agreement(self.server, self.brokers, self.person)
         self.server.pod_serves = self._pod_serves
+        self.server.pod_may_serve = self.kubelets.may_serve
         self._links = Random(f"links of {seed}")
         self._links_change = self._links.random() < LINKS_CHANGE
+        self._secrets = Random(f"secrets of {seed}")
         spec = self._spec() | _racks(Random(f"racks of {seed}"))
+        for listener in spec.get("listeners", ()) if self._links_change else ():
+            if listener["type"] == "NodePort":
+                listener["tls"] = self._secrets.random() < 0.5
         self.server.make("Cluster", NAME, spec | self._internal_tls())
         if Random(f"volumes of {seed}").random() < SEVERAL_VOLUMES:
             self.person.add_volume()
@@ -159,6 +174,8 @@ class Run:
         )
 
     def _pod_serves(self, name: str, pod: Object) -> None:
+        self.kubelets.serves(name, pod)
+        self.invariants.connects(self.kubelets.strangers())
         self.invariants.serves(name, pod)
         if name in self.server.made("broker"):
             self.brokers.started(int(name.rpartition("-")[2]))
@@ -168,7 +185,12 @@ class Run:
         self._moved += 1
         self.server.now += timedelta(seconds=self.random.choice((0, 0, 1, 5)))
         self.server.step(0.5)
+        self._files_reach_pods()
         self.brokers.step()
+
+    def _files_reach_pods(self) -> None:
+        self.kubelets.step()
+        self.invariants.connects(self.kubelets.strangers())
 
     def play(self, acts: Coroutine[Any, Any, None]) -> None:
         """Runs the coroutine `acts` to its end on an event loop of its own, in which the operator's admin clients reach
@@ -200,6 +222,8 @@ class Run:
                 self.person.act()
             if self._links_change and self._links.random() < 0.1:
                 self.person.change_links(self._internal_tls())
+            if self._links_change and self._secrets.random() < 0.1:
+                self._secrets_change()
             await self._round()
         self._set(Chances())
         self._take_over_if_dead()
@@ -209,6 +233,22 @@ class Run:
             await self._epilogue()
         if not self.invariants.wrong and self._resized_last:
             await self._resized()
+
+    def _secrets_change(self) -> None:
+        """A person deletes Secrets of brokers, or has an authority replaced, or nodes get another address."""
+        what = self._secrets.choice(("both", "both", "authority", "files", "operator's", "replaced", "renewed", "node"))
+        if what == "node":
+            self.person.move_nodes()
+        elif what in ("replaced", "renewed"):
+            self.person.ask_for_authority("replace" if what == "replaced" else "renew")
+        else:
+            lost = {
+                "both": ("k-cluster-ca", "k-brokers-tls"),
+                "authority": ("k-cluster-ca",),
+                "files": ("k-brokers-tls",),
+                "operator's": ("k-cluster-ca", "k-brokers-tls", "k-operator-tls"),
+            }
+            self.person.lose_secrets(*lost[what])
 
     def _set(self, chances: Chances) -> None:
         self.chances = chances
@@ -355,6 +395,7 @@ class Run:
             await self.done(self.process.topics.reconcile(KEY))
             for _ in range(2):
                 self.server.step()
+                self._files_reach_pods()
                 self.brokers.step()
             if self.person.cluster is not None and NEEDS_MORE in self.person.cluster["status"].get("message", ""):
                 self.person.bring_back()

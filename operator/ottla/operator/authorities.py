@@ -49,7 +49,7 @@ class Duties:
 
     name: str  # of the Secret with its key
     purpose: str  # what the authority is for, in Events
-    file: str  # in the Secret of brokers: the certificates that they trust
+    trust_in: tuple[tuple[str, str], ...]  # the Secrets, and their files, with the certificates that are trusted so far
     rules: Authority
     grace: timedelta  # how long others have to read a successor's certificate before it signs
     read: Callable[[Secret], Awaitable[bool]]  # whether all brokers accept what the successor in these data signs
@@ -143,13 +143,12 @@ def mark_of(own: Secret) -> str:
 
 
 async def _trusted_so_far(kube: Kube, visit: Visit, duties: Duties) -> bytes:
-    """The certificates (PEM) that clients trust by the Cluster's own Secret, or else the ones that brokers trust; empty
-    where there are none."""
-    brokers = names.broker_certificates(visit.cluster.name)
-    for name, part in ((names.trust_of(duties.name), "ca.crt"), (brokers, duties.file)):
+    """The certificates (PEM) that clients trust by the Cluster's own Secret, or else the ones that brokers or the
+    operator trust; empty where there are none."""
+    for name, part in ((names.trust_of(duties.name), "ca.crt"), *duties.trust_in):
         found = await kube.get("Secret", visit.cluster.namespace, name)
         trust = certificates.decoded(found).get(part, b"")
-        if found is not None and visit.found.owns(found) and trust:
+        if found is not None and visit.found.may_own(found) and trust:
             return trust
     return b""
 

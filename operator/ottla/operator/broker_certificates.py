@@ -3,6 +3,10 @@
 All files that brokers need are in one Secret, which pods mount. Certificates are made before the pods that need them,
 and again when a listener gets an address that its certificate lacks. A file stays in the Secret until every pod was
 started with settings that don't name it, because a container may start anew at any time.
+
+If the Secret is lost, and the authority's key too, keys come later than the trusted certificates: running brokers keep
+their keys meanwhile, and a broker that starts waits for its files. Kubelets look for changes of a Secret once in a
+minute or two, but at once if the pod changes. So whenever the Secret changes, the pods get an annotation.
 """
 
 from __future__ import annotations
@@ -13,11 +17,11 @@ from ottla.operator import certificates, succession
 from ottla.operator.certificates import CLIENT, SERVER, Issued, Secret
 from ottla.operator.etcd_secrets import SecretIncomplete
 from ottla.operator.kube import Kube
-from ottla.operator.objects import annotation
+from ottla.operator.objects import annotation, going
 from ottla.operator.plan import broker_tls, names
 from ottla.operator.plan.broker_file import server_properties
 from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
-from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE, LINKS_FILE, ORGANIZATION
+from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE, LINKS_FILE, ORGANIZATION, PAGES_CA_FILE
 from ottla.operator.refusals import Awaited, Refusals
 from ottla.operator.spec.cluster import Cluster, Listener
 from ottla.operator.visit import Visit
@@ -49,6 +53,7 @@ async def brokers_kept(kube: Kube, visit: Visit, authority: Secret, clients: Sec
     data = {CLUSTER_CA_FILE: succession.trusted(authority)}
     if clients:
         data[CLIENTS_CA_FILE] = succession.trusted(clients)
+    data[PAGES_CA_FILE] = certificates.joined(data.values())
     missing = Refusals()
     for file, listener in [(LINKS_FILE, None), *((broker_tls.file_of(each), each) for each in cluster.listeners)]:
         if listener is not None and not listener.tls:
@@ -59,8 +64,31 @@ async def brokers_kept(kube: Kube, visit: Visit, authority: Secret, clients: Sec
     data = {file: content for file, content in data.items() if content}
     if not _all_started_anew(visit):
         data = {**present, **data}
+    visit.lacks_keys = bool(set(broker_tls.key_files(cluster)) - data.keys())
     await visit.found.keep_secret(names.secret(cluster, name, BROKER, certificates.encoded(data)), found)
+    visit.files = names.checksum("".join(f"{file}:{content.hex()}\n" for file, content in sorted(data.items())))
     missing.told()
+
+
+async def lacks_keys(kube: Kube, cluster: Cluster) -> bool:
+    """Whether the brokers' Secret lacks a file without which brokers can't start."""
+    present = certificates.decoded(await kube.get("Secret", cluster.namespace, names.broker_certificates(cluster.name)))
+    return bool(set(broker_tls.key_files(cluster)) - present.keys())
+
+
+async def tell_kubelets(visit: Visit) -> None:
+    """Annotates the pods that have to get changed files, so that their kubelets look at once. A pod without the
+    annotation has been made since the last change, unless this reconcile has changed the Secret. Raises Retry with the
+    first refusal."""
+    changed = ("Secret", names.broker_certificates(visit.cluster.name)) in visit.found.applied
+    refusals = Refusals()
+    for pod in [pod for component in (BROKER, CONTROLLER) for pod in visit.found.all("Pod", component)]:
+        told = annotation(pod, names.FILES_CHECKSUM)
+        if not visit.files or told == visit.files or (not told and not changed) or going(pod):
+            continue
+        with refusals.gathered():
+            await visit.found.marked("Pod", pod, names.FILES_CHECKSUM, visit.files)
+    refusals.told()
 
 
 async def _store(kube: Kube, visit: Visit, authority: Secret, listener: Listener | None, present: bytes) -> bytes:

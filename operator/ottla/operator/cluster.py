@@ -22,7 +22,7 @@ from typing import Any
 
 from ottla.operator.absences import Absences
 from ottla.operator.administration import Administration, asking
-from ottla.operator.broker_certificates import tell_refused
+from ottla.operator.broker_certificates import tell_kubelets, tell_refused
 from ottla.operator.broker_sets import BrokerSets
 from ottla.operator.brokers import BrokerPages
 from ottla.operator.claims import hold_new_volumes, look_at_volumes
@@ -130,6 +130,7 @@ class ClusterReconciler:
                 Part("SharedEndpoints", _shared_endpoints, plans=_endpoint_slices, reads=True),
                 Part("ListenerAddresses", exposure.look, reads=True),
                 Part("BrokerCertificates", self._security.keep),
+                Part("CertificatesTold", tell_kubelets),
                 Part("ListenerCertificates", tell_refused),
                 _applied("ClientConfig", _client_config, ("ListenerAddresses", "BrokerCertificates")),
                 _applied("BrokerConfig", lambda visit: [broker_pods.config_map(visit.cluster)]),

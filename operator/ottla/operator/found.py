@@ -151,6 +151,16 @@ class Found:
         patch = {"metadata": {**seen, "annotations": {name: value}}}
         self._objects[kind][meta["name"]] = await self._kube.merge(kind, self._cluster.namespace, meta["name"], patch)
 
+    async def marked(self, kind: str, item: Object, name: str, value: str) -> None:
+        """The same whatever has changed since; nothing if the object is gone. Raises KubeError."""
+        patch = {"metadata": {"uid": item["metadata"]["uid"], "annotations": {name: value}}}
+        named = item["metadata"]["name"]
+        try:
+            self._objects[kind][named] = await self._kube.merge(kind, self._cluster.namespace, named, patch)
+        except KubeError as error:
+            if error.status not in (404, 409):  # it is gone, or another one has its name
+                raise
+
     async def read_again(self, kind: str, name: str) -> None:
         """Reads one object once more. Raises KubeError."""
         if (now := await self._kube.get(kind, self._cluster.namespace, name)) is not None:
@@ -232,6 +242,10 @@ class Found:
     def owns(self, item: Object) -> bool:
         """Whether an object is the Cluster's own, by its owner references."""
         return _owned_by(item, self._cluster.uid)
+
+    def may_own(self, item: Object) -> bool:
+        """Whether an object is the Cluster's own, or was left without an owner, so that the Cluster takes it over."""
+        return self.owns(item) or _adoptable(item)
 
 
 async def _listed(kube: Kube, kind: str, namespace: str, selector: str) -> list[Object] | KubeError:

@@ -70,12 +70,15 @@ class Reads(Protocol):
 async def link_of(kube: Reads, cluster: Ref, *, encrypted: bool) -> Link:
     """The way to connect to the brokers of a cluster. `encrypted`: whether every broker has the encrypted listener
     open. Raises Retry, KubeError."""
-    if not encrypted:
-        return PLAIN
+    return Link(await identity_of(kube, cluster)) if encrypted else PLAIN
+
+
+async def identity_of(kube: Reads, cluster: Ref) -> Identity:
+    """What the operator needs to connect to the brokers of a cluster by TLS. Raises Retry, KubeError."""
     secret = names.operator_certificate(cluster.name)
     found = decoded(await kube.get("Secret", cluster.namespace, secret))
     try:
         server = broker_tls.server_name(cluster.namespace, cluster.name)
-        return Link(Identity(found["ca.crt"], found["tls.crt"], found["tls.key"], server))
+        return Identity(found["ca.crt"], found["tls.crt"], found["tls.key"], server)
     except KeyError:
         raise Retry(f"the Secret {secret}, by which the operator connects to brokers, isn't made yet") from None

@@ -12,14 +12,16 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ottla.operator.brokers import BrokerPages
+from ottla.operator.brokers import BrokerPages, PageAt, encrypted, pages_of
 from ottla.operator.kube import Kube, KubeError
+from ottla.operator.link import identity_of
 from ottla.operator.objects import Object
 from ottla.operator.plan import disruption, names
 from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_pods import ETCD
-from ottla.operator.plan.observed import addresses, broker_pod, is_current, versions
+from ottla.operator.plan.observed import broker_pod, is_current, versions
 from ottla.operator.plan.roll import NOBODY, Decision, Pod, Report, decide, joining
+from ottla.operator.queue import Retry
 from ottla.operator.resizing import Resizing
 from ottla.operator.restarts import restart_chosen
 from ottla.operator.visit import Visit, ordinal
@@ -37,7 +39,7 @@ class Rolling:
         """Notes the state of the brokers' pods in the findings, with the brokers' reports."""
         cluster, found = visit.cluster, visit.found
         pods = visit.broker_pods()
-        reports = await self._pages.reports(addresses(pods))
+        reports = await self._pages.reports(await self._pages_of(visit, pods))
         claims = found.by_name("PersistentVolumeClaim", BROKER)
         files = _files(visit)
         resizes = await self._resizing.look(visit, found.by_name("StatefulSet", BROKER), pods)
@@ -74,8 +76,8 @@ class Rolling:
             limit=limit,
             together=together,
         )
-        if not visit.current:
-            decision = _later(decision)
+        if visit.lacks_keys or not visit.current:
+            decision = _later(decision, visit)
         findings.decision = decision
         visit.rolls(decision)
         visit.busy |= not decision.evictable
@@ -89,9 +91,16 @@ class Rolling:
         away, able = joining(pods, limit, held)
         if not able:
             return NOBODY
-        where = addresses(visit.broker_pods())
+        where = await self._pages_of(visit, visit.broker_pods())
         asked = {pod.id: where[pod.id] for pod in able if pod.id in where}
         return await self._pages.together(asked, [pod.id for pod in away])
+
+    async def _pages_of(self, visit: Visit, pods: Mapping[int, Object]) -> dict[int, PageAt]:
+        """Where these pods' pages are. Encrypted ones are left out while the operator's certificate can't be read."""
+        if visit.identity is None and any(map(encrypted, pods.values())):
+            with suppress(Retry):
+                visit.identity = await identity_of(self._kube, visit.cluster.ref)
+        return pages_of(pods, visit.identity)
 
     def budget(self, visit: Visit) -> list[Object]:
         """The PodDisruptionBudget of the brokers; without a decision it allows no eviction."""
@@ -121,15 +130,15 @@ class Rolling:
         name = names.controller_set(cluster)
         stateful_set = found.get("StatefulSet", name)
         pods = {ordinal(pod): pod for pod in found.all("Pod", CONTROLLER)}
-        reports = await self._pages.deciding(addresses(pods))
+        reports = await self._pages.deciding(await self._pages_of(visit, pods))
         seen = [
             broker_pod(number, f"{name}-{number}", stateful_set, pods.get(number), reports.get(number), {}, visit.now)
             for number in range(cluster.controllers.replicas)
         ]
         hold = visit.waits_for_others(ETCD, BROKER)
         decision = decide(seen, window_open=visit.window_open, hold=hold)
-        if stateful_set is None or not is_current(stateful_set):
-            decision = _later(decision)
+        if visit.lacks_keys or stateful_set is None or not is_current(stateful_set):
+            decision = _later(decision, visit)
         visit.findings.controller_roll = decision
         visit.rolls(decision)
         return decision
@@ -144,7 +153,9 @@ def _files(visit: Visit) -> Mapping[str, str] | None:
     return None
 
 
-def _later(decision: Decision) -> Decision:
-    """The decision without its restart, resize and evictions, because it isn't known yet which pods are outdated."""
-    waits_for = decision.waits_for or "Kubernetes to observe the change of a StatefulSet"
+def _later(decision: Decision, visit: Visit) -> Decision:
+    """The decision without its restart, resize and evictions, because a broker couldn't start now without its key, or
+    it isn't known yet which pods are outdated."""
+    keys = "the brokers' certificates, which are lost and made anew" if visit.lacks_keys else ""
+    waits_for = keys or decision.waits_for or "Kubernetes to observe the change of a StatefulSet"
     return replace(decision, restart=None, resize=None, waits_for=waits_for, evictable=False)

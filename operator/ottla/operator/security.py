@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from ottla.operator import authorities, certificates, succession
 from ottla.operator.authorities import READ_WITHIN, Duties
-from ottla.operator.broker_certificates import brokers_kept, operators_kept
+from ottla.operator.broker_certificates import brokers_kept, lacks_keys, operators_kept
 from ottla.operator.certificates import Issued, Secret
 from ottla.operator.kube import Kube
 from ottla.operator.plan import broker_tls, names
 from ottla.operator.plan.broker_pods import CONTROLLER
 from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE
-from ottla.operator.plan.observed import addresses
+from ottla.operator.plan.links import stage_of
+from ottla.operator.plan.observed import address, addresses, is_ready
 from ottla.operator.refusals import Refusals
 from ottla.operator.spec.cluster import ENCRYPTED_REPLICATION_PORT
 from ottla.operator.spec.security import Authentication
@@ -36,6 +37,7 @@ class Security:
         cluster = visit.cluster
         if not broker_tls.uses_tls(cluster) and not visit.encrypted_somewhere:
             return
+        visit.lacks_keys = await lacks_keys(self._kube, cluster)
         cluster_ca = await authorities.kept(self._kube, visit, self._of_cluster(visit))
         visit.trust = succession.trusted(cluster_ca)
         clients_ca: Secret = {}
@@ -54,9 +56,12 @@ class Security:
         changing = visit.encrypted_somewhere and not links
 
         async def read(authority: Secret) -> bool:
-            if changing or not _since(visit, authority["next.crt"], READ_WITHIN):
+            if not _since(visit, authority["next.crt"], READ_WITHIN):
                 return False
-            return await self._accepted(visit, links, _probing(visit, succession.successor(authority)))
+            pair = _probing(visit, succession.successor(authority))
+            if visit.lacks_keys:
+                return await self._accepted_without_keys(visit, pair, certificates.made_at(authority["next.crt"]))
+            return not changing and await self._accepted(visit, links, pair)
 
         async def replaced(authority: Secret) -> bool:
             if changing or not _since(visit, authority["tls.crt"], FORGOTTEN_AFTER):
@@ -70,7 +75,11 @@ class Security:
 
         grace = timedelta(days=cluster.cluster_ca.renewal_days) / 2
         name = names.cluster_ca(cluster.name)
-        return Duties(name, "the brokers' certificates", CLUSTER_CA_FILE, cluster.cluster_ca, grace, read, replaced)
+        trust = (
+            (names.broker_certificates(cluster.name), CLUSTER_CA_FILE),
+            (names.operator_certificate(cluster.name), "ca.crt"),
+        )
+        return Duties(name, "the brokers' certificates", trust, cluster.cluster_ca, grace, read, replaced)
 
     def _of_clients(self, visit: Visit) -> Duties:
         cluster = visit.cluster
@@ -83,12 +92,27 @@ class Security:
             return visit.now >= certificates.made_at(authority["tls.crt"]) + FORGOTTEN_AFTER
 
         name = names.clients_ca(cluster.name)
-        return Duties(name, "clients' certificates", CLIENTS_CA_FILE, cluster.clients_ca, timedelta(), read, replaced)
+        trust = ((names.broker_certificates(cluster.name), CLIENTS_CA_FILE),)
+        return Duties(name, "clients' certificates", trust, cluster.clients_ca, timedelta(), read, replaced)
 
     async def _accepted(self, visit: Visit, ports: Sequence[int], pair: Issued) -> bool:
         """Whether each broker accepts this certificate at these ports. A broker that doesn't run reads its files when
         it starts."""
         return all([await self._probe.accepted(_hosts(visit), port, pair) for port in ports])
+
+    async def _accepted_without_keys(self, visit: Visit, pair: Issued, made: datetime) -> bool:
+        """The same for the links between brokers while the keys of all of them are lost: a broker that starts has to
+        wait for a key, so not every broker can accept the certificate. `made`: when the authority was made.
+
+        A broker that doesn't serve may wait for its key, or it has just started with the former files, which its pod
+        has until its kubelet looks again. A broker with the former files would never take over a key of an authority
+        that it doesn't trust yet, and the others wouldn't accept it any more once they forget its authority. So brokers
+        that don't serve have the time in which all kubelets look.
+        """
+        late = visit.now >= made + READ_WITHIN
+        pods = [pod for pod in visit.broker_pods().values() if stage_of(pod["metadata"]).encrypted_open]
+        hosts = [address(pod) for pod in pods if is_ready(pod) or not late]
+        return all(hosts) and await self._probe.accepted(hosts, ENCRYPTED_REPLICATION_PORT, pair)
 
 
 def _hosts(visit: Visit) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from ottla.operator.certificates import Identity
 from ottla.operator.found import Found
 from ottla.operator.kafka import KafkaAdmin
 from ottla.operator.link import PLAIN, Link
@@ -47,7 +48,10 @@ class Visit:
     addresses: dict[int, dict[str, str]] = field(default_factory=dict)  # broker → external listener → host:port
     own_settings: Mapping[int, Mapping[str, str]] | None = None  # broker → its dynamic settings before changes
     trust: bytes = b""  # the certificates (PEM) by which clients trust the brokers; empty where nothing is encrypted
+    files: str = ""  # a digest of the data of the brokers' Secret; empty where there is none
+    lacks_keys: bool = False  # a broker that started now would have to wait for its key
     encrypted_somewhere: bool = False  # a broker has the encrypted listener for other brokers open, or will have
+    identity: Identity | None = None  # what the operator needs to read encrypted pages, once one had to be read
     link: Link = PLAIN  # the way to connect to brokers
     admin: KafkaAdmin | None = None  # the client of the brokers, once one of them has answered
 

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from ottla.operator import kafka as module
+from ottla.operator.brokers import PageAt
 from ottla.operator.certificates import AUTHORITY_DAYS, Identity, Issued, decoded, encoded
 from ottla.operator.cluster import QUIET_S, SOON_S, ClusterReconciler
 from ottla.operator.etcd import EtcdKeeper
@@ -53,18 +54,20 @@ class Pages:
         self.together_unsafe: set[int] = set()  # brokers of which no two may be away at once
         # for each question of the operator: the asked brokers, and the brokers that are away already
         self.asked: list[tuple[list[int], list[int]]] = []
+        self.encrypted: dict[int, bool] = {}  # how the brokers' pages were read last
         self.decides = 0  # the ordinal of the active controller's pod, if controllers have pods of their own
 
-    async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
-        return {broker: self.said.get(broker, Report()) for broker in addresses}
+    async def reports(self, pages: Mapping[int, PageAt]) -> dict[int, Report]:
+        self.encrypted = {number: page.identity is not None for number, page in pages.items()}
+        return {broker: self.said.get(broker, Report()) for broker in pages}
 
-    async def together(self, addresses: Mapping[int, str], away: Collection[int]) -> dict[int, Report]:
-        self.asked.append((sorted(addresses), sorted(away)))
+    async def together(self, pages: Mapping[int, PageAt], away: Collection[int]) -> dict[int, Report]:
+        self.asked.append((sorted(pages), sorted(away)))
         unsafe = Report(risks={"below_min_isr": ("orders-0",)})
-        return {broker: unsafe if len(self.together_unsafe & {broker, *away}) > 1 else Report() for broker in addresses}
+        return {broker: unsafe if len(self.together_unsafe & {broker, *away}) > 1 else Report() for broker in pages}
 
-    async def deciding(self, addresses: Mapping[int, str]) -> dict[int, Report]:
-        return {number: Report(controls=number == self.decides) for number in addresses}
+    async def deciding(self, pages: Mapping[int, PageAt]) -> dict[int, Report]:
+        return {number: Report(controls=number == self.decides) for number in pages}
 
 
 class Probe:

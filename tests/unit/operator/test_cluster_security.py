@@ -14,9 +14,11 @@ from cryptography.hazmat.primitives.serialization import pkcs12
 from ottla.operator import certificates
 from ottla.operator.certificates import CLIENT, SERVER, decoded, encoded
 from ottla.operator.cluster import QUIET_S, SOON_S
+from ottla.operator.kube import KubeError
 from ottla.operator.objects import annotation
+from ottla.security.principal_mapping import MappingRules
 from tests.unit.operator.kubernetes_world import Object
-from tests.unit.operator.test_cluster import OUTSIDE, Scene, running
+from tests.unit.operator.test_cluster import NODE, OUTSIDE, Scene, running
 
 MTLS = {"name": "mtls", "port": 9094, "type": "Internal", "tls": True, "authentication": {"type": "tls"}}
 PLAIN = {"name": "plain", "port": 9092, "type": "Internal"}
@@ -50,7 +52,7 @@ def test_a_new_cluster_has_encrypted_links_and_an_etcd_with_tls() -> None:
     assert secret(scene, "k-cluster-ca").keys() == {"tls.crt", "tls.key"}
     assert not secret(scene, "k-clients-ca"), "no listener asks for certificates"
     mounted = secret(scene, "k-brokers-tls")
-    assert mounted.keys() == {"cluster-ca.crt", "replication-tls.pem"}
+    assert mounted.keys() == {"cluster-ca.crt", "pages-ca.crt", "replication-tls.pem"}
     pair = certificates.pair_in(mounted["replication-tls.pem"])
     assert common_name(pair.certificate) == "CN=k-brokers,O=ottla.dev"
     assert certificates.usable(
@@ -137,6 +139,51 @@ def test_the_authorizer_comes_after_the_links_and_stays_out_of_a_paused_cluster(
     assert authorized()
 
 
+def test_pages_are_encrypted_with_the_last_stage_and_the_operator_reads_those_of_all_pods_meanwhile() -> None:
+    scene = running(internalTls=False)
+    assert scene.pages.encrypted == dict.fromkeys(range(3), False)
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(internalTls=True, listeners=[PLAIN, MTLS]))
+    seen = set()
+    while links(scene) != ["ENCRYPTED"] * 3:
+        before = {number: scene.world.objects["Pod", "shop", f"k-broker-{number}"] for number in range(3)}
+        served = {
+            number: container["readinessProbe"]["httpGet"].get("scheme") == "HTTPS"
+            for number, pod in before.items()
+            for container in pod["spec"]["containers"]
+        }
+        scene.reconcile()
+        assert scene.pages.encrypted.items() <= served.items()
+        seen.add(len({*scene.pages.encrypted.values()}))
+        scene.world.settle()
+    assert seen == {1, 2}
+    scene.rounds(2)
+    assert scene.pages.encrypted == dict.fromkeys(range(3), True)
+    (container,) = scene.world.objects["Pod", "shop", "k-broker-0"]["spec"]["containers"]
+    for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        assert container[probe]["httpGet"]["scheme"] == "HTTPS"
+    assert {"name": "OTTLA_HTTP_SECURITY_PROTOCOL", "value": "SSL"} in container["env"]
+    both = [secret(scene, name)["ca.crt"] for name in ("k-cluster-ca-cert", "k-clients-ca-cert")]
+    assert secret(scene, "k-brokers-tls")["pages-ca.crt"] == certificates.joined(both), "Users read the pages, too"
+
+
+def test_the_operator_reads_the_pages_of_a_paused_cluster() -> None:
+    scene = running()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(paused=True))
+    scene.restart()
+    scene.pages.encrypted = {}
+    scene.rounds(1)
+    assert scene.pages.encrypted == dict.fromkeys(range(3), True)
+
+
+def test_the_operators_principal_is_the_same_at_the_pages_whatever_the_mapping_rules() -> None:
+    scene = running(config={"ssl.principal.mapping.rules": "RULE:^CN=(.*?)$/$1/"})
+    file = scene.world.objects["ConfigMap", "shop", "k-config"]["data"]["server.properties"]
+    (line,) = [each for each in file.splitlines() if each.startswith("listener.name.http.ssl.principal.mapping.rules")]
+    rules = MappingRules(line.partition("=")[2])
+    assert rules.user_name("CN=k-operator,O=ottla.dev") == "CN=k-operator,O=ottla.dev"
+    assert rules.user_name("CN=shop") == "shop"
+
+
 def _template(scene: Scene) -> str:
     template = scene.world.objects["StatefulSet", "shop", "k-broker"]["spec"]["template"]
     return annotation(template, "ottla.dev/links")
@@ -193,7 +240,7 @@ def test_a_bad_certificate_of_one_listener_keeps_nothing_else_from_being_done() 
     scene = Scene(listeners=[PLAIN, own, MTLS])
     scene.rounds(2)
     assert secret(scene, "k-brokers-tls").keys() == {
-        "cluster-ca.crt", "clients-ca.crt", "replication-tls.pem", "mtls.pem",
+        "cluster-ca.crt", "clients-ca.crt", "pages-ca.crt", "replication-tls.pem", "mtls.pem",
     }  # fmt: skip
     assert scene.pods() == [], "brokers can't start without the file of the listener own"
     pair = certificates.issued(certificates.authority("elsewhere", scene.now), "a", scene.now, purposes=(SERVER,))
@@ -574,8 +621,98 @@ def test_files_of_a_removed_listener_stay_until_no_pod_names_them() -> None:
     scene.rounds(1)
     assert "mtls.pem" in secret(scene, "k-brokers-tls")
     scene.rounds(12)
-    assert secret(scene, "k-brokers-tls").keys() == {"cluster-ca.crt", "replication-tls.pem"}
+    assert secret(scene, "k-brokers-tls").keys() == {"cluster-ca.crt", "pages-ca.crt", "replication-tls.pem"}
     assert len(restarts(scene)) == 3
+
+
+def test_pods_are_told_of_changed_files_so_that_kubelets_look_at_once() -> None:
+    scene = running(listeners=[PLAIN, {**OUTSIDE[1], "tls": True}])
+
+    def told() -> list[str]:
+        return [
+            annotation(scene.world.objects["Pod", "shop", name], "ottla.dev/files-checksum") for name in scene.pods()
+        ]
+
+    scene.world.create({"kind": "Node", "metadata": {"name": "n"}, "status": {"addresses": [NODE]}})
+    for number, name in enumerate(scene.pods()):
+        scene.world.objects["Pod", "shop", name]["spec"]["nodeName"] = "n"
+        service = scene.world.objects["Service", "shop", f"{name}-node"]["spec"]
+        service["ports"] = [{**service["ports"][0], "nodePort": 31000 + number}]
+    scene.rounds(3)
+    first = told()
+    assert len({*first} - {""}) == 1, "the brokers' addresses are known once they have nodes"
+    scene.world.writes.clear()
+    scene.rounds(2)
+    assert scene.world.writes == []
+    scene.world.objects["Node", "", "n"]["status"] = {"addresses": [{"type": "ExternalIP", "address": "192.0.2.7"}]}
+    scene.reconcile()
+    pair = certificates.pair_in(secret(scene, "k-brokers-tls")["node.pem"])
+    assert "192.0.2.7" in certificates.hosts_of(pair.certificate)
+    assert not {*told()} & {*first}
+    assert len({*told()}) == 1
+    scene.world.remove("Pod", "shop", "k-broker-1")
+    scene.rounds(1)
+    assert told()[1] == "", "a new pod has the present files anyway"
+
+
+def test_a_pod_that_refuses_the_annotation_keeps_nothing_else_from_being_done() -> None:
+    scene = running(listeners=[PLAIN, MTLS])
+    scene.world.refusals["merge Pod k-broker-1"] = KubeError(403, "merging", "a webhook says no")
+    scene.now += timedelta(days=250)
+    scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=4))
+    scene.rounds(1)
+    assert scene.condition("CertificatesToldReconciled") == ("False", "Refused")
+    told = [annotation(scene.world.objects["Pod", "shop", name], "ottla.dev/files-checksum") for name in scene.pods()]
+    assert [bool(each) for each in told] == [True, False, True, False], "the last one is new"
+
+
+def test_keys_that_are_lost_with_the_authority_come_when_brokers_trust_another_one() -> None:
+    scene = running()
+    for name in ("k-cluster-ca", "k-brokers-tls"):
+        del scene.world.objects["Secret", "shop", name]
+    scene.probe.accepts = False
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(image="ottla:2"))
+    scene.rounds(3)
+    assert secret(scene, "k-brokers-tls").keys() == {"cluster-ca.crt", "pages-ca.crt"}
+    assert restarts(scene) == [], "a broker that starts now would have to wait for its key"
+    assert scene.budget() == 0
+    for name in scene.pods():
+        assert annotation(scene.world.objects["Pod", "shop", name], "ottla.dev/files-checksum")
+    scene.probe.accepts = True
+    scene.rounds(1)
+    assert "replication-tls.pem" in secret(scene, "k-brokers-tls")
+    scene.rounds(12)
+    assert len(restarts(scene)) == 3
+
+
+def test_a_broker_that_waits_for_its_key_is_not_asked_for_longer_than_kubelets_need() -> None:
+    scene = running()
+    scene.world.silent_images.add("ottla:1")
+    for name in ("k-cluster-ca", "k-brokers-tls"):
+        del scene.world.objects["Secret", "shop", name]
+    scene.probe.accepts = False
+    scene.world.settle()
+    scene.probe.asked.clear()
+    scene.rounds(3)
+    assert ("accepted", 3, 9089) in scene.probe.asked
+    assert "replication-tls.pem" not in secret(scene, "k-brokers-tls")
+    scene.now += timedelta(minutes=5)
+    scene.probe.accepts = True  # of nobody
+    scene.probe.asked.clear()
+    scene.rounds(1)
+    assert scene.probe.asked == [("accepted", 0, 9089)]
+    assert "replication-tls.pem" in secret(scene, "k-brokers-tls")
+
+
+def test_the_operators_own_secret_says_whom_brokers_trust_if_all_others_are_lost() -> None:
+    scene = running()
+    first = secret(scene, "k-cluster-ca")["tls.crt"]
+    scene.probe.accepts = False
+    for name in ("k-cluster-ca", "k-brokers-tls", "k-cluster-ca-cert"):
+        del scene.world.objects["Secret", "shop", name]
+    scene.rounds(2)
+    assert first in secret(scene, "k-brokers-tls")["cluster-ca.crt"]
+    assert secret(scene, "k-cluster-ca").keys() == {"before.crt", "next.crt", "next.key"}
 
 
 def test_an_authority_that_somebody_deletes_is_replaced_in_steps_and_nobody_restarts() -> None:

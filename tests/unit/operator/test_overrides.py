@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
+from ottla.operator.brokers import PageAt
 from ottla.operator.objects import condition
 from ottla.operator.plan import broker_pods
 from ottla.operator.plan.overrides import Change, changes
@@ -51,8 +52,8 @@ class ReadingPages(Pages):
         self._world = scene.world
         self._read: dict[str, str] = {}
 
-    async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
-        return {broker: Report(file_checksum=self.started_with(broker)) for broker in addresses}
+    async def reports(self, pages: Mapping[int, PageAt]) -> dict[int, Report]:
+        return {broker: Report(file_checksum=self.started_with(broker)) for broker in pages}
 
     def started_with(self, broker: int) -> str:
         uid = self._world.objects["Pod", "shop", f"k-broker-{broker}"]["metadata"]["uid"]

@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
+from ottla.operator.brokers import PageAt
 from ottla.operator.found import Found
 from ottla.operator.kube import KubeError
 from ottla.operator.plan.roll import Report
@@ -136,8 +137,8 @@ class _StartedWith(Pages):
         self._world = scene.world
         self._read: dict[str, str] = {}
 
-    async def reports(self, addresses: Mapping[int, str]) -> dict[int, Report]:
-        return {broker: Report(file_checksum=self._of(broker, host)) for broker, host in addresses.items()}
+    async def reports(self, pages: Mapping[int, PageAt]) -> dict[int, Report]:
+        return {broker: Report(file_checksum=self._of(broker, page.host)) for broker, page in pages.items()}
 
     def _of(self, broker: int, host: str) -> str:
         uid = self._world.objects["Pod", "shop", host.removeprefix("ip-")]["metadata"]["uid"]

@@ -30,6 +30,8 @@ _START = (
     f"cat {CONFIG_FOLDER}/{OF_ALL} $own > /tmp/{OF_ALL} && exec ottla broker --config /tmp/{OF_ALL}"
 )
 DEFAULT_RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
+# If the Secret with the keys was lost, a container may start before there are keys again.
+_KEYS_THERE = 'for file in {files}; do until [ -s "$file" ]; do sleep 0.2; done; done; '
 FIRST_S, REGISTERED_S = 4, 6  # seconds until the process answers, and until it serves, after a start without recovery
 START_S_MAX = 600  # seconds until the process answers at all; it also answers while it recovers its logs
 
@@ -63,7 +65,7 @@ def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
         volumes.append({"name": "rack", "downwardAPI": {"items": items}})
     ports = [{"name": name.lower(), "containerPort": port} for name, port in between_brokers(cluster).items()]
     ports += [{"name": listener.name, "containerPort": listener.port} for listener in cluster.listeners]
-    start = (_RACK_KNOWN if pool.rack_key and not pool.rack else "") + _START
+    start = _keys_there(cluster) + (_RACK_KNOWN if pool.rack_key and not pool.rack else "") + _START
     process = _process(cluster, BROKER, ["/bin/sh", "-c", start], environment, mounts, ports, pool.resources)
     template = pod_template(
         cluster,
@@ -99,6 +101,8 @@ def controller_set(cluster: Cluster) -> Object:
         {"name": "OTTLA_ADVERTISED_LISTENERS", "value": _advertised(cluster)},
     ]
     command = ["ottla", "broker", "--config", f"{CONFIG_FOLDER}/{OF_ALL}"]
+    if waiting := _keys_there(cluster):
+        command = ["/bin/sh", "-c", f"{waiting}exec {' '.join(command)}"]
     process = _process(cluster, CONTROLLER, command, environment, [], [], wanted.resources)
     template = pod_template(
         cluster, CONTROLLER, wanted.template, [process], _volumes(cluster), more_annotations=_annotations(cluster)
@@ -112,6 +116,12 @@ def controller_set(cluster: Cluster) -> Object:
         template=template,
         claims=[],
     )
+
+
+def _keys_there(cluster: Cluster) -> str:
+    """The part of a start script that waits for all key stores; empty where there are none."""
+    files = [f"{broker_tls.FOLDER}/{file}" for file in broker_tls.key_files(cluster)]
+    return _KEYS_THERE.format(files=" ".join(files)) if files else ""
 
 
 def _process(
@@ -129,6 +139,7 @@ def _process(
     ]
     if broker_tls.uses_tls(cluster):
         mounts.append({"name": "tls", "mountPath": broker_tls.FOLDER, "readOnly": True})
+    encrypted = broker_tls.pages_encrypted(cluster)
     return container(
         cluster,
         name,
@@ -138,11 +149,11 @@ def _process(
         ports=[*ports, {"name": "http", "containerPort": HTTP_PORT}],
         volumeMounts=mounts,
         resources=resources or DEFAULT_RESOURCES,
-        startupProbe=http_probe("/healthz", "http", 3, START_S_MAX // 3, first_s=FIRST_S),
+        startupProbe=http_probe("/healthz", "http", 3, START_S_MAX // 3, first_s=FIRST_S, encrypted=encrypted),
         # This probe checks only the event loop's heartbeat. A restart doesn't help a broker that can't reach etcd or
         # isn't in sync.
-        livenessProbe=http_probe("/healthz", "http", 10, 6),
-        readinessProbe=http_probe("/readyz", "http", 3, 2, first_s=REGISTERED_S),
+        livenessProbe=http_probe("/healthz", "http", 10, 6, encrypted=encrypted),
+        readinessProbe=http_probe("/readyz", "http", 3, 2, first_s=REGISTERED_S, encrypted=encrypted),
     )
 
 
@@ -158,6 +169,8 @@ def _environment(cluster: Cluster, template: Template) -> list[Object]:
     if isinstance(cluster.metadata, ExternalEtcd) and (secret := cluster.metadata.credentials_secret):
         user = {"secretKeyRef": {"name": secret, "key": "username"}}
         environment.append({"name": "OTTLA_METADATA_ETCD_USER", "valueFrom": user})
+    if broker_tls.pages_encrypted(cluster):
+        environment.append({"name": "OTTLA_HTTP_SECURITY_PROTOCOL", "value": "SSL"})
     return [*environment, *template.env]
 
 
@@ -201,4 +214,6 @@ def _annotations(cluster: Cluster) -> dict[str, str]:
         annotations[names.CERTIFICATES_CHECKSUM] = cluster.certificates
     if cluster.links is not Links.PLAIN:
         annotations[names.LINKS] = cluster.links.name
+    if broker_tls.pages_encrypted(cluster):
+        annotations[names.PAGES] = "https"
     return annotations | ({names.RESTARTED_FOR: cluster.restart} if cluster.restart else {})

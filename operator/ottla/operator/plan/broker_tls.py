@@ -14,12 +14,15 @@ from ottla.operator.plan import names
 from ottla.operator.spec.cluster import Cluster, Listener
 from ottla.operator.spec.security import AUTHORIZER, SUPER_USERS, Authentication, Links
 from ottla.settings.consistency import STANDARD_AUTHORIZER
+from ottla.settings.listeners import PAGES
 
 ENCRYPTED_REPLICATION = "REPLICATION-TLS"
 FOLDER = "/etc/ottla-tls"
 ORGANIZATION = "ottla.dev"  # in the names of brokers and operator, so that no User has the same name
 CLUSTER_CA_FILE, CLIENTS_CA_FILE = "cluster-ca.crt", "clients-ca.crt"
+PAGES_CA_FILE = "pages-ca.crt"  # both together: the operator and Users read the HTTP pages
 LINKS_FILE = f"{ENCRYPTED_REPLICATION.lower()}.pem"
+MAPPING_RULES = "ssl.principal.mapping.rules"
 _ID = "{id}"
 
 
@@ -33,6 +36,12 @@ def asks_for_certificates(cluster: Cluster) -> bool:
     return any(listener.authentication is Authentication.TLS for listener in cluster.listeners)
 
 
+def key_files(cluster: Cluster) -> list[str]:
+    """The files without which brokers and controllers can't start: the key stores of the encrypted listeners."""
+    between = [LINKS_FILE] if cluster.links.encrypted_open else []
+    return between + [file_of(listener) for listener in cluster.listeners if listener.tls]
+
+
 def settings(cluster: Cluster) -> dict[str, str]:
     """The brokers' settings of encryption, authentication and rights."""
     found: dict[str, str] = {}
@@ -43,15 +52,31 @@ def settings(cluster: Cluster) -> dict[str, str]:
                 **_stores(LINKS_FILE, CLUSTER_CA_FILE),
                 "ssl.client.auth": "required",
                 "ssl.endpoint.identification.algorithm": "https",
-                "ssl.principal.mapping.rules": "DEFAULT",
+                MAPPING_RULES: "DEFAULT",
             },
         )
+        found |= _prefixed(PAGES, {**_stores(LINKS_FILE, PAGES_CA_FILE), **_readers(cluster)})
     for listener in cluster.listeners:
         found |= _prefixed(listener.kafka_name, _of_listener(listener))
     if cluster.super_users is not None and cluster.links is Links.ENCRYPTED:
         found[AUTHORIZER] = STANDARD_AUTHORIZER
         found[SUPER_USERS] = ";".join([brokers_principal(cluster), operators_principal(cluster), *cluster.super_users])
     return found
+
+
+def pages_encrypted(cluster: Cluster) -> bool:
+    """Whether pods that are made now serve their HTTP pages over TLS. Their protocol stands in the pod, not in the file
+    of settings: a container that starts anew in an older pod reads the present file, and has the older probes. So the
+    file of the stages before and after has the stores of these pages, too."""
+    return cluster.links is Links.ENCRYPTED
+
+
+def _readers(cluster: Cluster) -> dict[str, str]:
+    """Who may read the HTTP pages. Probes have no certificate. The operator's name stays as it is, whatever rules the
+    Cluster has for the names of Users."""
+    rules = cluster.static_config.get(MAPPING_RULES, "DEFAULT")
+    own = f"RULE:^(CN={operators_name(cluster)},O={ORGANIZATION})$/$1/,"
+    return {"ssl.client.auth": "requested", MAPPING_RULES: rules if rules == "DEFAULT" else own + rules}
 
 
 def _of_listener(listener: Listener) -> dict[str, str]:

@@ -30,12 +30,19 @@ TMP_MOUNT: Object = {"name": "tmp", "mountPath": "/tmp"}
 
 
 def http_probe(
-    path: str, port: int | str, period_s: int, failures: int, *, first_s: int = 0, timeout_s: int = 5
+    path: str,
+    port: int | str,
+    period_s: int,
+    failures: int,
+    *,
+    first_s: int = 0,
+    timeout_s: int = 5,
+    encrypted: bool = False,
 ) -> Object:
-    """A probe by HTTP GET. `first_s`: its initial delay. A probe before that time would fail, and cause a needless
-    Event."""
+    """A probe by HTTP GET, with `encrypted` over TLS, where the kubelet accepts any certificate. `first_s`: its initial
+    delay. A probe before that time would fail, and cause a needless Event."""
     return {
-        "httpGet": {"path": path, "port": port},
+        "httpGet": {"path": path, "port": port, **({"scheme": "HTTPS"} if encrypted else {})},
         **({"initialDelaySeconds": first_s} if first_s else {}),
         "periodSeconds": period_s,
         "failureThreshold": failures,

@@ -1,0 +1,92 @@
+"""Lost Secrets and new addresses in the operator's simulation: no process is cut off, certificates come at once.
+
+The swarm does the same at random times, under faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ottla.operator.certificates import hosts_of, pair_in
+from tests.simulation_operator.scenario import KEY, ROUNDS_MAX, Run
+
+BOTH = ("k-cluster-ca", "k-brokers-tls")
+LISTENERS = [
+    {"name": "plain", "port": 9092, "type": "Internal"},
+    {"name": "node", "port": 9095, "type": "NodePort", "tls": True},
+]
+
+
+@pytest.fixture
+def world() -> Iterator[Run]:
+    """A world whose Cluster is to have three brokers with encrypted links and a listener with TLS outside."""
+    run = Run(4)  # any seed: these scenes have no random faults
+    brokers = {"replicas": 3, "storage": {"size": "1Gi"}}
+    run.person.edit(brokers=brokers, controllers=None, internalTls=True, listeners=LISTENERS)
+    yield run
+    assert run.invariants.wrong == []
+
+
+@pytest.mark.parametrize("lost", [BOTH, (*BOTH, "k-operator-tls"), (*BOTH, "k-cluster-ca-cert")])
+@pytest.mark.parametrize("restarts", [0, 1, 3])
+@pytest.mark.parametrize("hurried", [True, False])
+def test_a_cluster_outlives_the_loss_of_its_authority_and_all_keys_whoever_restarts_meanwhile(
+    world: Run, lost: tuple[str, ...], restarts: int, hurried: bool
+) -> None:
+    async def scene() -> None:
+        await world.settle("forming", ROUNDS_MAX)
+        pods = sorted(world.brokers.running().values())
+        before = dict(world.kubelets.processes)
+        if not hurried:
+            world.kubelets.deaf = set(pods)
+        world.person.lose_secrets(*lost)
+        for pod in pods[:restarts]:
+            world.server.crash(pod)
+        await world.settle("after the loss", ROUNDS_MAX)
+        after = world.kubelets.processes
+        assert sorted(after) == pods
+        assert all(after[pod].certificate != before[pod].certificate for pod in pods), "all have new certificates"
+        assert sorted(world.brokers.running().values()) == pods
+        assert world.counts["a running process kept its key"] > 0 or restarts == len(pods)
+
+    world.play(scene())
+
+
+def test_no_pod_is_restarted_for_a_change_while_keys_are_missing(world: Run) -> None:
+    async def scene() -> None:
+        await world.settle("forming", ROUNDS_MAX)
+        births = {name: pod["metadata"]["uid"] for name, pod in world.server.pods("broker").items()}
+        world.kubelets.deaf = set(births)
+        world.person.lose_secrets(*BOTH)
+        world.person.change_image()
+        await world.healed_round()
+        assert {name: pod["metadata"]["uid"] for name, pod in world.server.pods("broker").items()} == births
+        cluster = world.person.cluster
+        assert cluster is not None
+        assert "brokers have to trust the new authority" in cluster["status"]["message"]
+        budget = world.server.get_now("PodDisruptionBudget", "k-brokers")
+        assert budget is not None
+        assert budget["spec"]["maxUnavailable"] == 0
+        await world.settle("after the loss", ROUNDS_MAX)
+        now = {name: pod["metadata"]["uid"] for name, pod in world.server.pods("broker").items()}
+        assert not set(now.values()) & set(births.values())
+
+    world.play(scene())
+
+
+def test_a_new_address_outside_is_in_the_brokers_certificate_at_once(world: Run) -> None:
+    async def scene() -> None:
+        await world.settle("forming", ROUNDS_MAX)
+        told = world.counts["address told of a listener with TLS"]
+        assert told
+        world.person.move_nodes()
+        address = world.server.node_address
+        await world.done(world.process.clusters.reconcile(KEY))
+        assert world.counts["address told of a listener with TLS"] > told
+        world.kubelets.step()  # no time has passed: kubelets look because of the annotation
+        for pod in world.brokers.running().values():
+            assert address in hosts_of(pair_in(world.kubelets.mounted(pod)["node.pem"]).certificate)
+
+    world.play(scene())
