@@ -162,7 +162,7 @@ def test_everything_of_a_cluster_is_taken_as_it_is_and_then_left_alone(play: Cal
             assert found["encryptedLinks"] is True
             made = await kube.get("Secret", "shop", "k-brokers-tls")
             assert made is not None
-            files = {"cluster-ca.crt", "clients-ca.crt", "replication-tls.pem", "secure.pem"}
+            files = {"cluster-ca.crt", "clients-ca.crt", "pages-ca.crt", "replication-tls.pem", "secure.pem"}
             assert made["data"].keys() == files
             with patch.object(kube, "_request", wraps=kube._request) as requests:
                 for _ in range(3):

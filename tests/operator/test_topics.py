@@ -808,7 +808,7 @@ def test_brokers_that_only_start_are_waited_for_without_a_fuss(run: Play, caplog
         with caplog.at_level("INFO", "ottla.operator"):
             for _ in range(4):
                 assert (await starting.sweep()).requeue_after == BROKERS_S  # the pause never grows
-        assert [(record.levelname, record.name) for record in caplog.records] == [("INFO", "ottla.operator.topic")]
+        assert [(record.levelname, record.name) for record in caplog.records] == [("INFO", "ottla.operator.sweeps")]
         assert kube.condition("new")[:2] == ("False", "ClusterUnreachable")
         assert kube.events == []
 
