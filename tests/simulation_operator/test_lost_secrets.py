@@ -6,10 +6,15 @@ The swarm does the same at random times, under faults.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from ottla.operator.certificates import hosts_of, pair_in
+from ottla.operator.plan.broker_tls import LINKS_FILE
+from ottla.operator.security import Security
+from tests.simulation_operator.kubelets import Kubelets
 from tests.simulation_operator.scenario import KEY, ROUNDS_MAX, Run
 
 BOTH = ("k-cluster-ca", "k-brokers-tls")
@@ -19,12 +24,18 @@ LISTENERS = [
 ]
 
 
-@pytest.fixture
-def world() -> Iterator[Run]:
+def _world() -> Run:
     """A world whose Cluster is to have three brokers with encrypted links and a listener with TLS outside."""
     run = Run(4)  # any seed: these scenes have no random faults
     brokers = {"replicas": 3, "storage": {"size": "1Gi"}}
     run.person.edit(brokers=brokers, controllers=None, internalTls=True, listeners=LISTENERS)
+    return run
+
+
+@pytest.fixture
+def world() -> Iterator[Run]:
+    """Such a world, in which nothing may go wrong."""
+    run = _world()
     yield run
     assert run.invariants.wrong == []
 
@@ -90,3 +101,38 @@ def test_a_new_address_outside_is_in_the_brokers_certificate_at_once(world: Run)
             assert address in hosts_of(pair_in(world.kubelets.mounted(pod)["node.pem"]).certificate)
 
     world.play(scene())
+
+
+async def _at_once(*_: Any) -> bool:
+    return True
+
+
+_reread = Kubelets._reread
+
+
+def _with_a_key_alone(self: Kubelets, name: str, files: dict[str, bytes]) -> None:
+    if LINKS_FILE in files:
+        _reread(self, name, files)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "mistake", "told"),
+    [
+        pytest.param(Security, "_accepted_without_keys", _at_once, "don't accept each other", id="keys come at once"),
+        pytest.param(Kubelets, "_reread", _with_a_key_alone, "not converged", id="brokers read no trust without a key"),
+    ],
+)
+def test_mistakes_are_seen(owner: Any, name: str, mistake: Any, told: str) -> None:
+    world = _world()
+
+    async def scene() -> None:
+        await world.settle("forming", ROUNDS_MAX)
+        pods = sorted(world.brokers.running().values())
+        world.kubelets.deaf = set(pods)
+        world.person.lose_secrets(*BOTH)
+        world.server.crash(pods[0])
+        await world.settle("after the loss", 40)
+
+    with patch.object(owner, name, mistake):
+        world.play(scene())
+    assert any(told in sentence for sentence in world.invariants.wrong)
