@@ -117,6 +117,8 @@ def test_every_field_that_is_named_is_there() -> None:
 # A setting of clients, values of the charts, and keys of Secrets.
 NO_FIELDS = {
     ("bootstrap", "servers"),
+    ("monitoring", "serviceMonitor", "user"),
+    ("monitoring", "serviceMonitor", "verify"),
     ("networkPolicy", "create"),
     ("cluster", "brokers", "replicas"),
     ("tls", "crt"),
