@@ -7,8 +7,6 @@ of librdkafka run at all.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,9 +15,8 @@ import pytest
 
 from tests.conformance.conftest import SETTINGS, Target
 from tests.crash.faults import LONG, MINUTES
-from tests.peers import aiokafka_suite, librdkafka_suite, sarama_suite
+from tests.peers import aiokafka_suite, franz_go_suite, librdkafka_suite, sarama_suite
 from tests.peers.ottla_cluster import OttlaCluster, ottla_cluster
-from tests.peers.tools import ROOT, go_program
 
 RECORDS = 200_000 if LONG else 5_000
 PARTITIONS = 31 if LONG else 5  # at most, of each topic
@@ -31,25 +28,10 @@ def franz_go(bootstrap: str, factor: int) -> None:
     """Runs TestTxnEtl of franz-go: six chains of three groups each copy a topic, with other balancers, as members go.
     No record may be missing, come twice, or come in another order. Three of the chains need consumer groups of KIP-848,
     and are skipped where brokers don't have this protocol."""
-    package = "github.com/twmb/franz-go/pkg/kgo"
-    program = go_program(ROOT / "tests/conformance/go", package, "kgo.test", tests=True)
-    settings = {
-        "KGO_SEEDS": bootstrap,
-        "KGO_TEST_RF": str(factor),
-        "KGO_TEST_RECORDS": str(RECORDS),
-        "KGO_TEST_MAX_TOPIC_PARTS": str(PARTITIONS),
-        "KGO_TEST_UNSAFE": "1",
-        "KGO_LOG_LEVEL": "none",
-    }
-    done = subprocess.run(
-        [str(program), "-test.run", "^TestTxnEtl$", "-test.v", f"-test.timeout={1200 if LONG else 240}s"],
-        env=os.environ | settings,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
-    assert done.stdout.count("--- PASS: TestTxnEtl/") >= 3, done.stdout[-4000:]
+    outcomes, output = franz_go_suite.run(bootstrap, factor, "^TestTxnEtl$", RECORDS, PARTITIONS, 1200 if LONG else 240)
+    assert "FAIL" not in outcomes.values(), output[-12_000:]
+    passed = [name for name, outcome in outcomes.items() if name.startswith("TestTxnEtl/") and outcome == "PASS"]
+    assert len(passed) >= 3, output[-4000:]
 
 
 @pytest.mark.timeout(1500 if LONG else 300)

@@ -1,30 +1,90 @@
-"""aiokafka's own tests of transactions, against any broker.
+"""aiokafka's own tests of transactions and of secured brokers, against any broker.
 
     OTTLA_AIOKAFKA=FOLDER python -m tests.peers.aiokafka_suite HOST:PORT
 
 No package has these tests, so FOLDER is a checkout of aiokafka's repository. As published, the tests start a broker in
 a container. Here another `conftest.py` gives them the address of a running broker, and they test the aiokafka of this
-environment.
+environment. Tests of GSSAPI are left out.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-TESTS = ("test_transactional_producer.py", "test_transactional_consumer.py")
-_CONFTEST = """
+TRANSACTIONS = ("test_transactional_producer.py", "test_transactional_consumer.py")
+SECURED = (
+    "test_sasl.py",
+    "test_producer.py::TestKafkaProducerIntegration::test_producer_ssl",
+    "test_consumer.py::TestConsumerIntegration::test_ssl_consume",
+)
+KEY_PASSWORD = "abcdefgh"  # with which the tests open the key of a client's certificate
+USERS = {"test": "test"}  # the user as whom the tests log in, by PLAIN and by SCRAM
+_CONFTEST = '''
 import asyncio
+import json
 import os
+from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import *
+
+GIVEN = json.loads(os.environ["SECURED"])
+
+
+class AclManager:
+    """Adds ACLs, as the tests' own class does by kafka-acls."""
+
+    def __init__(self):
+        self._admin = AdminClient(GIVEN["admin"])
+        self._made = []
+
+    def list_acl(self):
+        everything = AclBindingFilter(
+            ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        return self._admin.describe_acls(everything).result(30)
+
+    def add_acl(self, *, operation, allow_principal=None, deny_principal=None, cluster=False, **resource):
+        (kind, name), = [("broker", "kafka-cluster")] if cluster else resource.items()
+        acl = AclBinding(
+            ResourceType[kind.upper()],
+            name,
+            ResourcePatternType.LITERAL,
+            f"User:{allow_principal or deny_principal}",
+            "*",
+            AclOperation[operation.upper()],
+            AclPermissionType.ALLOW if allow_principal else AclPermissionType.DENY,
+        )
+        self._admin.create_acls([acl])[acl].result(30)
+        self._made.append(acl)
+
+    def cleanup(self):
+        made, self._made = self._made, []
+        for acl in made:
+            fields = (acl.restype, acl.name, acl.resource_pattern_type, acl.principal, acl.host, acl.operation)
+            acls = AclBindingFilter(*fields, acl.permission_type)
+            self._admin.delete_acls([acls])[acls].result(30)
+
+
+class KafkaConfig:
+    """Adds users, as the tests' own class does by kafka-configs."""
+
+    def add_scram_user(self, user, password):
+        admin = AdminClient(GIVEN["admin"])
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            login = UserScramCredentialUpsertion(user, ScramCredentialInfo(mechanism, 4096), password.encode())
+            admin.alter_user_scram_credentials([login])[user].result(30)
 
 
 @pytest.fixture(scope="class")
@@ -34,10 +94,26 @@ def setup_test_class(request):
     request.cls.loop = loop
     request.cls.hosts = os.environ["HOSTS"].split(",")
     request.cls.kafka_version = "4.0.0"
+    request.cls.kafka_host = "127.0.0.1"
+    if GIVEN["admin"]:
+        request.cls.kafka_ssl_port = GIVEN["ports"]["SSL"]
+        request.cls.kafka_sasl_plain_port = GIVEN["ports"]["SASL_PLAINTEXT"]
+        request.cls.ssl_folder = Path(GIVEN["certificates"])
+        request.cls.acl_manager = AclManager()
+        request.cls.kafka_config = KafkaConfig()
     yield
     loop.close()
     asyncio.set_event_loop(None)
-"""
+'''
+
+
+@dataclass(frozen=True)
+class SecuredBroker:
+    """What the tests of secured brokers need."""
+
+    ports: Mapping[str, int] = field(default_factory=dict)  # of the listeners: protocol → port
+    admin: Mapping[str, str] = field(default_factory=dict)  # librdkafka's settings of a client that may do everything
+    certificates: str = ""  # the folder with ca.crt, client.crt and client.key
 
 
 def checkout() -> Path:
@@ -47,22 +123,29 @@ def checkout() -> Path:
     return Path(os.environ["OTTLA_AIOKAFKA"])
 
 
-def run(bootstrap: str, checkout: Path) -> dict[str, str]:
+def run(
+    bootstrap: str,
+    checkout: Path,
+    tests: Sequence[str] = TRANSACTIONS,
+    secured: SecuredBroker = SecuredBroker(),
+) -> dict[str, str]:
     """Runs the tests of a checkout. Returns test → "passed", "skipped" or "failed: why", in the order of the run."""
     source = checkout / "tests"
     with tempfile.TemporaryDirectory() as folder:
-        tests = Path(folder) / "tests"
-        tests.mkdir()
-        for name in ("__init__.py", "_testutil.py", *TESTS):
-            shutil.copy(source / name, tests / name)
-        (tests / "conftest.py").write_text(_CONFTEST)
+        copied = Path(folder) / "tests"
+        copied.mkdir()
+        for name in ("__init__.py", "_testutil.py", *(test.partition("::")[0] for test in tests)):
+            shutil.copy(source / name, copied / name)
+        (copied / "conftest.py").write_text(_CONFTEST)
         report = Path(folder) / "report.xml"
-        command = [sys.executable, "-m", "pytest", "tests", "-q", "-p", "no:cacheprovider", f"--junitxml={report}"]
+        command = [sys.executable, "-m", "pytest", *(f"tests/{test}" for test in tests), f"--junitxml={report}", "-q"]
+        options = ["-p", "no:cacheprovider", "-k", "not gssapi", "--tb=native", "--timeout=120"]
+        given = {"ports": dict(secured.ports), "admin": dict(secured.admin), "certificates": secured.certificates}
         done = subprocess.run(
-            [*command, "--tb=native", "--timeout=120", "--timeout-method=signal"],
+            [*command, *options, "--timeout-method=signal"],
             cwd=folder,
             env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-            | {"HOSTS": bootstrap},
+            | {"HOSTS": bootstrap, "SECURED": json.dumps(given)},
             capture_output=True,
             text=True,
             timeout=900,

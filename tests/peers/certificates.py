@@ -7,11 +7,14 @@ from pathlib import Path
 
 import trustme
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
     Encoding,
     NoEncryption,
     PrivateFormat,
     load_pem_private_key,
+    pkcs12,
 )
 
 
@@ -43,6 +46,27 @@ class Authority:
         written.write_bytes(in_pkcs8 + b"".join(each.bytes() for each in issued.cert_chain_pems))
         written.replace(path)
         return path
+
+
+def in_all_formats(path: Path, trust: Path, password: str) -> dict[str, Path]:
+    """Writes a key and its certificate, which `issue` made, in the other formats that clients read: format → file,
+    beside `path`. The formats are the key as `key.pem` (encrypted with the password) and `key.der` (PKCS#1 or SEC1,
+    open), the certificate as `certificate.pem` and `certificate.der`, and both with the authority's as `p12`."""
+    content, secret = path.read_bytes(), BestAvailableEncryption(password.encode())
+    key, own = load_pem_private_key(content, None), x509.load_pem_x509_certificates(content)[0]
+    authorities = x509.load_pem_x509_certificates(trust.read_bytes())
+    assert isinstance(key, rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey)
+    contents = {
+        "key.pem": key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, secret),
+        "key.der": key.private_bytes(Encoding.DER, PrivateFormat.TraditionalOpenSSL, NoEncryption()),
+        "certificate.pem": own.public_bytes(Encoding.PEM),
+        "certificate.der": own.public_bytes(Encoding.DER),
+        "p12": pkcs12.serialize_key_and_certificates(None, key, own, authorities, secret),
+    }
+    files = {name: path.with_suffix(f".{name}") for name in contents}
+    for name, file in files.items():
+        file.write_bytes(contents[name])
+    return files
 
 
 def certificate(path: Path) -> bytes:

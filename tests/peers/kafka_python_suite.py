@@ -2,25 +2,28 @@
 
     python -m tests.peers.kafka_python_suite HOST:PORT [pytest arguments]
 
-The archive lacks two files that its tests import, so they are added; everything else is as published. Tests that start
-brokers themselves (TLS, SASL) aren't run.
+The archive lacks two files that its tests import, so they are added; everything else is as published. Some tests (TLS,
+logins) start brokers themselves: with `Listeners` they are given running brokers instead, and without they aren't run.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tarfile
 import tempfile
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.peers.tools import locked
 
 VERSION = "3.0.12"
 KAFKA_VERSION = "4.3"  # selects the tests, and the requests that the client sends
+USER, PASSWORD = "alice", "alice-secret"  # as whom the tests log in
 _STARTS_ITS_OWN_BROKERS = ["test/integration/test_ssl_integration.py", "test/integration/test_sasl_integration.py"]
 _SERVICE = """
 class ExternalService:
@@ -33,11 +36,56 @@ class ExternalService:
     def close(self):
         pass
 
+    def dump_logs(self):
+        pass
+
 
 class SpawnedService:
     def __init__(self, *args, **kwargs):
         raise RuntimeError("this run starts no broker of its own")
 """
+
+# In place of brokers that tests would start, their fixture is given the listener of the wanted protocol.
+_GIVEN_BROKERS = """
+import json, os
+from test.integration.fixtures import KafkaFixture
+from kafka import KafkaAdminClient
+
+given = json.loads(os.environ["GIVEN_BROKERS"])
+external = KafkaFixture.instance.__func__
+
+
+def instance(cls, broker_id, *, transport=given["protocol"], sasl_mechanism=None, partitions=4, **_):
+    if transport.startswith("SASL"):
+        sasl_mechanism = sasl_mechanism or given["mechanism"]
+    host, _, port = given["addresses"][transport].partition(":")
+    made = external(
+        cls, broker_id, host=host, port=int(port), external=True, transport=transport,
+        sasl_mechanism=sasl_mechanism, partitions=partitions,
+    )
+    made.ssl_dir = given["certificates"]
+    return made
+
+
+def get_topic_names(self):
+    with KafkaAdminClient(**self._enrich_client_params({})) as admin:
+        return admin.list_topics()
+
+
+KafkaFixture.instance = classmethod(instance)
+KafkaFixture.get_topic_names = get_topic_names
+"""
+
+
+@dataclass(frozen=True)
+class Listeners:
+    """A broker's listeners, for tests that would start brokers of their own. All clients use `protocol` and
+    `mechanism`, unless a test asks for others. The user is USER."""
+
+    addresses: Mapping[str, str]  # protocol → host:port
+    certificates: Path  # the folder with the authority's certificate, `ca-cert`
+    protocol: str = "SASL_SSL"
+    mechanism: str = "SCRAM-SHA-512"
 
 
 def sources() -> Path:
@@ -50,9 +98,9 @@ def sources() -> Path:
             subprocess.run([*pip, *archive], check=True, timeout=300)
             with tarfile.open(cache / f"kafka_python-{VERSION}.tar.gz") as tar:
                 tar.extractall(cache, filter="data")
-            (folder / "test/__init__.py").touch()
-            (folder / "test/service.py").write_text(_SERVICE)
             (folder / ".done").touch()
+        (folder / "test/__init__.py").touch()
+        (folder / "test/service.py").write_text(_SERVICE)
     return folder
 
 
@@ -68,11 +116,27 @@ def run_twice_where_it_fails(bootstrap: str, known: Collection[str]) -> dict[str
     return outcomes
 
 
-def run(bootstrap: str, *arguments: str, tests: str = "test/integration", test_timeout: int = 60) -> dict[str, str]:
+def run(
+    bootstrap: str,
+    *arguments: str,
+    tests: str = "test/integration",
+    test_timeout: int = 60,
+    listeners: Listeners | None = None,
+) -> dict[str, str]:
     """Runs the tests. Returns test → "passed", "skipped: why" or "failed: why", in the order of the run."""
     folder = sources()
-    ignored = [f"--ignore={path}" for path in _STARTS_ITS_OWN_BROKERS]
     with tempfile.TemporaryDirectory() as out:
+        environment = _environment(folder, bootstrap)
+        if listeners is None:
+            chosen = [f"--ignore={path}" for path in _STARTS_ITS_OWN_BROKERS]
+        else:
+            chosen = ["-p", "given_brokers"]
+            (Path(out) / "given_brokers.py").write_text(_GIVEN_BROKERS)
+            environment |= {
+                "PYTHONPATH": f"{folder}:{out}",
+                "GIVEN_BROKERS": json.dumps(asdict(listeners), default=str),
+            }
+            del environment["KAFKA_URI"]
         report = Path(out) / "report.xml"
         options = ["-q", "-p", "no:cacheprovider", "--tb=short", f"--timeout={test_timeout}", "--timeout-method=signal"]
         done = subprocess.run(
@@ -81,13 +145,13 @@ def run(bootstrap: str, *arguments: str, tests: str = "test/integration", test_t
                 "-m",
                 "pytest",
                 tests,
-                *ignored,
+                *chosen,
                 *options,
                 f"--junitxml={report}",
                 *arguments,
             ],
             cwd=folder,
-            env=_environment(folder, bootstrap),
+            env=environment,
             capture_output=True,
             text=True,
             timeout=900,

@@ -43,7 +43,8 @@ class OttlaCluster:
         secured: bool = False,
         **settings: str,
     ) -> None:
-        """`settings` are for all brokers, with underscores for the dots; `{id}` in a value is the broker's id."""
+        """`settings` are for all brokers, with underscores for the dots; `{id}` in a value is the broker's id. A
+        listener that only `listener_security_protocol_map` names gets an address at each broker, too."""
         self.etcd: list[Etcd] = []
         self.brokers: list[OttlaBroker] = []
         self.to_brokers: list[Route] = []  # in front of each broker's listener for brokers
@@ -54,6 +55,9 @@ class OttlaCluster:
         self._addresses = [(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}") for _ in range(size)]
         self._secured = [f"127.0.0.1:{free_port()}" for _ in range(size)] if secured else []
         self.security: ClusterSecurity | None = None
+        protocols = settings.get("listener_security_protocol_map", "")
+        further = {each.partition(":")[0] for each in protocols.split(",")} - {"CLIENTS", "BROKERS", ""}
+        self._further = {name: [f"127.0.0.1:{free_port()}" for _ in range(size)] for name in sorted(further)}
         try:
             if etcd_members == 1:
                 self.etcd = [Etcd(folder / "etcd")]
@@ -93,6 +97,10 @@ class OttlaCluster:
     def between_brokers(self) -> list[str]:
         """The address of each broker's listener for brokers."""
         return [for_brokers for _, for_brokers in self._addresses]
+
+    def further(self, listener: str) -> str:
+        """The addresses of all brokers at a listener that isn't CLIENTS or BROKERS."""
+        return ",".join(self._further[listener])
 
     # ---- roles and state
 
@@ -208,10 +216,11 @@ class OttlaCluster:
         for_clients, for_brokers = self._addresses[number]
         told_clients = self.to_clients[number].endpoint if self.to_clients and not self._secured else for_clients
         told_brokers = self.to_brokers[number].endpoint if self.to_brokers else for_brokers
+        further = "".join(f",{name}://{addresses[number]}" for name, addresses in self._further.items())
         all_settings = {
             "node_id": str(number),
-            "listeners": f"CLIENTS://{for_clients},BROKERS://{for_brokers}",
-            "advertised_listeners": f"CLIENTS://{told_clients},BROKERS://{told_brokers}",
+            "listeners": f"CLIENTS://{for_clients},BROKERS://{for_brokers}{further}",
+            "advertised_listeners": f"CLIENTS://{told_clients},BROKERS://{told_brokers}{further}",
             "listener_security_protocol_map": "CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
             "inter_broker_listener_name": "BROKERS",
             "ottla_metadata_store": self._store(folder, number),

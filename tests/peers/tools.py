@@ -27,18 +27,26 @@ _HOW = {
     "cmake": "CMake (apt-get install cmake)",
     "cargo": "Cargo (apt-get install cargo)",
     "go": "Go 1.26 or newer (go.dev/dl)",
+    "openssl.h": "OpenSSL's headers (apt-get install libssl-dev)",
 }
 
 
 def need(*programs: str) -> None:
-    """Skips the test if one of `programs` is missing; under CI the test fails instead."""
-    missing = [_HOW[program] for program in programs if shutil.which(program) is None]
+    """Skips the test if one of `programs`, or of the headers (`.h`) among them, is missing; under CI the test fails
+    instead."""
+    missing = [_HOW[program] for program in programs if not _is_there(program)]
     if not missing:
         return
     message = f"needs {' and '.join(missing)}"
     if os.environ.get("CI"):
         pytest.fail(message)
     pytest.skip(message)
+
+
+def _is_there(program: str) -> bool:
+    if program.endswith(".h"):
+        return any(Path(folder, "openssl/ssl.h").exists() for folder in ("/usr/include", "/usr/local/include"))
+    return shutil.which(program) is not None
 
 
 def need_native_walk() -> None:
