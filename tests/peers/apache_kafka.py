@@ -43,6 +43,7 @@ TOOLS = {
     "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
     "features": "org.apache.kafka.tools.FeatureCommand",
     "acls": "org.apache.kafka.tools.AclCommand",
+    "delegation-tokens": "org.apache.kafka.tools.DelegationTokenCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "delete-records": "org.apache.kafka.tools.DeleteRecordsCommand",
     "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
@@ -94,10 +95,10 @@ def tool(name: str, *arguments: str, input: str | None = None, timeout: float = 
 
 
 def compile_program(folder: str, pom: str) -> str:
-    """Compiles `tests/conformance/java/<folder>/*.java`. Returns the class path to run the program with."""
+    """Compiles `tests/conformance/java/{<folder>,shared}/*.java`. Returns the class path to run the program with."""
     need("javac")
     classpath = jars(pom)
-    sources = sorted((JAVA / folder).glob("*.java"))
+    sources = sorted(path for each in (folder, "shared") for path in (JAVA / each).glob("*.java"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources) + classpath.encode()).hexdigest()[:12]
     with locked(f"java/{folder}-{digest}") as out:
         if not (out / ".done").exists():

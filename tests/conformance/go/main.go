@@ -6,6 +6,8 @@
 //	conformance BOOTSTRAP transactional PREFIX FACTOR   transactions, on topics with FACTOR replicas
 //	conformance BOOTSTRAP sarama-transactional PREFIX FACTOR   the same by sarama; all other commands use franz-go
 //
+// Where clients have to log in, franz-go finds how in the variables of its own tests (see brokers.go).
+//
 // Prints one line for each step: "ok NAME" or "failed NAME: why".
 package main
 
@@ -16,8 +18,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 var failed bool
@@ -67,9 +67,4 @@ func replicas(argument string) int16 {
 		panic(err)
 	}
 	return int16(factor)
-}
-
-// Splits "host:port,host:port" into its addresses.
-func seeds(bootstrap string) kgo.Opt {
-	return kgo.SeedBrokers(strings.Split(bootstrap, ",")...)
 }

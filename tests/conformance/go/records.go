@@ -36,8 +36,8 @@ func produce(ctx context.Context, bootstrap, topic, codec string) error {
 		"none": kgo.NoCompression(), "gzip": kgo.GzipCompression(), "snappy": kgo.SnappyCompression(),
 		"lz4": kgo.Lz4Compression(), "zstd": kgo.ZstdCompression(),
 	}
-	client, err := kgo.NewClient(seeds(bootstrap), kgo.ProducerBatchCompression(codecs[codec]),
-		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(20*time.Millisecond))
+	client, err := kgo.NewClient(brokers(bootstrap, kgo.ProducerBatchCompression(codecs[codec]),
+		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(20*time.Millisecond))...)
 	if err != nil {
 		return err
 	}
@@ -58,9 +58,9 @@ func produce(ctx context.Context, bootstrap, topic, codec string) error {
 }
 
 func digest(ctx context.Context, bootstrap, topic string) (string, error) {
-	client, err := kgo.NewClient(seeds(bootstrap), kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
+	client, err := kgo.NewClient(brokers(bootstrap, kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{
 		topic: {0: kgo.NewOffset().AtStart()},
-	}))
+	}))...)
 	if err != nil {
 		return "", err
 	}

@@ -13,7 +13,7 @@ import (
 
 func roundTrip(bootstrap, prefix string, factor int16) {
 	topic, group := prefix+"-topic", prefix+"-group"
-	client, err := kgo.NewClient(seeds(bootstrap), kgo.DefaultProduceTopic(topic))
+	client, err := kgo.NewClient(brokers(bootstrap, kgo.DefaultProduceTopic(topic))...)
 	if err != nil {
 		panic(err)
 	}
@@ -96,8 +96,8 @@ func roundTrip(bootstrap, prefix string, factor int16) {
 	})
 	step("two members share", func(ctx context.Context) error {
 		share := func() (*kgo.Client, error) {
-			return kgo.NewClient(seeds(bootstrap), kgo.ConsumerGroup(group+"-two"), kgo.ConsumeTopics(topic),
-				kgo.HeartbeatInterval(300*time.Millisecond), kgo.Balancers(kgo.CooperativeStickyBalancer()))
+			return kgo.NewClient(brokers(bootstrap, kgo.ConsumerGroup(group+"-two"), kgo.ConsumeTopics(topic),
+				kgo.HeartbeatInterval(300*time.Millisecond), kgo.Balancers(kgo.CooperativeStickyBalancer()))...)
 		}
 		first, err := share()
 		if err != nil {
@@ -197,8 +197,8 @@ func everywhere(ctx context.Context, check func() error) error {
 }
 
 func consume(ctx context.Context, bootstrap, group, topic string, wanted int) (int, error) {
-	client, err := kgo.NewClient(seeds(bootstrap), kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	client, err := kgo.NewClient(brokers(bootstrap, kgo.ConsumerGroup(group), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
 	if err != nil {
 		return 0, err
 	}

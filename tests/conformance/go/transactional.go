@@ -17,7 +17,7 @@ const (
 
 // Transactions: commits and aborts, a group's offsets in transactions, fencing.
 func transactional(bootstrap, prefix string, factor int16) {
-	client, err := kgo.NewClient(seeds(bootstrap))
+	client, err := kgo.NewClient(brokers(bootstrap)...)
 	if err != nil {
 		panic(err)
 	}
@@ -34,7 +34,7 @@ func transactional(bootstrap, prefix string, factor int16) {
 		if err != nil {
 			return err
 		}
-		producer, err := kgo.NewClient(seeds(bootstrap), kgo.TransactionalID(prefix+"-ends"), kgo.DefaultProduceTopic(topic))
+		producer, err := kgo.NewClient(brokers(bootstrap, kgo.TransactionalID(prefix+"-ends"), kgo.DefaultProduceTopic(topic))...)
 		if err != nil {
 			return err
 		}
@@ -86,9 +86,9 @@ func transactional(bootstrap, prefix string, factor int16) {
 		if err := client.Flush(ctx); err != nil {
 			return err
 		}
-		session, err := kgo.NewGroupTransactSession(seeds(bootstrap), kgo.TransactionalID(prefix+"-copy"),
+		session, err := kgo.NewGroupTransactSession(brokers(bootstrap, kgo.TransactionalID(prefix+"-copy"),
 			kgo.ConsumerGroup(prefix+"-copy"), kgo.ConsumeTopics(from), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RequireStableFetchOffsets(), kgo.DefaultProduceTopic(to))
+			kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.RequireStableFetchOffsets(), kgo.DefaultProduceTopic(to))...)
 		if err != nil {
 			return err
 		}
@@ -130,7 +130,7 @@ func transactional(bootstrap, prefix string, factor int16) {
 		}
 		var producers [2]*kgo.Client
 		for i := range producers {
-			producers[i], err = kgo.NewClient(seeds(bootstrap), kgo.TransactionalID(prefix+"-fence"), kgo.DefaultProduceTopic(topic))
+			producers[i], err = kgo.NewClient(brokers(bootstrap, kgo.TransactionalID(prefix+"-fence"), kgo.DefaultProduceTopic(topic))...)
 			if err != nil {
 				return err
 			}
@@ -159,8 +159,8 @@ func transactional(bootstrap, prefix string, factor int16) {
 
 // Reads `count` records, and how often each value came.
 func readAll(ctx context.Context, bootstrap, topic string, count int, isolation kgo.IsolationLevel) (map[string]int, error) {
-	consumer, err := kgo.NewClient(seeds(bootstrap), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(isolation),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+	consumer, err := kgo.NewClient(brokers(bootstrap, kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(isolation),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))...)
 	if err != nil {
 		return nil, err
 	}

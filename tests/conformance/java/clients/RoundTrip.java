@@ -102,7 +102,7 @@ final class RoundTrip {
 
     private Properties properties(Map<String, String> more) {
         Properties properties = new Properties();
-        properties.put("bootstrap.servers", bootstrap);
+        properties.putAll(Brokers.at(bootstrap));
         properties.put("default.api.timeout.ms", "20000");
         properties.put("request.timeout.ms", "15000");
         properties.putAll(more);

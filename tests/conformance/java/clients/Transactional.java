@@ -177,7 +177,7 @@ final class Transactional {
 
     private Properties common() {
         Properties properties = new Properties();
-        properties.put("bootstrap.servers", bootstrap);
+        properties.putAll(Brokers.at(bootstrap));
         return properties;
     }
 

@@ -67,7 +67,7 @@ public class SpringProgram {
 
     @Bean
     public KafkaAdmin admin() {
-        return new KafkaAdmin(Map.of("bootstrap.servers", bootstrap));
+        return new KafkaAdmin(Brokers.at(bootstrap));
     }
 
     @Bean
@@ -82,14 +82,14 @@ public class SpringProgram {
 
     @Bean
     public KafkaTemplate<String, String> template() {
-        return new KafkaTemplate<>(new DefaultKafkaProducerFactory<>(Map.of("bootstrap.servers", bootstrap),
+        return new KafkaTemplate<>(new DefaultKafkaProducerFactory<>(Brokers.at(bootstrap),
             new StringSerializer(), new StringSerializer()));
     }
 
     @Bean
     public ConcurrentKafkaListenerContainerFactory<String, String> kafkaListenerContainerFactory() {
         var factory = new ConcurrentKafkaListenerContainerFactory<String, String>();
-        factory.setConsumerFactory(new DefaultKafkaConsumerFactory<>(Map.of("bootstrap.servers", bootstrap, "auto.offset.reset", "earliest"),
+        factory.setConsumerFactory(new DefaultKafkaConsumerFactory<>(Brokers.at(bootstrap, Map.of("auto.offset.reset", "earliest")),
             new StringDeserializer(), new StringDeserializer()));
         factory.setReplyTemplate(template());
         factory.getContainerProperties().setAckMode(ContainerProperties.AckMode.MANUAL_IMMEDIATE);

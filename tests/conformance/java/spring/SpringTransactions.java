@@ -98,7 +98,7 @@ public class SpringTransactions {
 
     @Bean
     public KafkaAdmin admin() {
-        return new KafkaAdmin(Map.of("bootstrap.servers", bootstrap));
+        return new KafkaAdmin(Brokers.at(bootstrap));
     }
 
     @Bean
@@ -113,7 +113,7 @@ public class SpringTransactions {
 
     @Bean
     public ProducerFactory<String, String> producers() {
-        var factory = new DefaultKafkaProducerFactory<>(Map.<String, Object>of("bootstrap.servers", bootstrap),
+        var factory = new DefaultKafkaProducerFactory<>(Brokers.at(bootstrap),
             new StringSerializer(), new StringSerializer());
         factory.setTransactionIdPrefix(topic + "-");
         return factory;
@@ -132,8 +132,8 @@ public class SpringTransactions {
     @Bean
     public ConcurrentKafkaListenerContainerFactory<String, String> kafkaListenerContainerFactory() {
         var factory = new ConcurrentKafkaListenerContainerFactory<String, String>();
-        factory.setConsumerFactory(new DefaultKafkaConsumerFactory<>(Map.of("bootstrap.servers", bootstrap,
-            "auto.offset.reset", "earliest", "isolation.level", "read_committed", "enable.auto.commit", "false"),
+        factory.setConsumerFactory(new DefaultKafkaConsumerFactory<>(Brokers.at(bootstrap, Map.of(
+            "auto.offset.reset", "earliest", "isolation.level", "read_committed", "enable.auto.commit", "false")),
             new StringDeserializer(), new StringDeserializer()));
         factory.getContainerProperties().setKafkaAwareTransactionManager(transactions());
         factory.setAfterRollbackProcessor(new DefaultAfterRollbackProcessor<>(new FixedBackOff(0, 5)));
