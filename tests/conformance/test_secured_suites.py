@@ -156,8 +156,9 @@ def test_librdkafka_fetches_tokens(tmp_path: Path) -> None:
 @BROKERS
 @pytest.mark.timeout(1800)
 def test_librdkafka_works_as_ever(tmp_path: Path, brokers: int) -> None:
-    """Producers, consumers and groups, as without TLS and logins."""
-    with secured_brokers(tmp_path, brokers, PASSWORDS, **OPEN) as secured:
+    """Producers, consumers and groups, as without TLS and logins. 0089 and 0118 expect members to join together."""
+    settings = OPEN | {"group_initial_rebalance_delay_ms": "3000"}
+    with secured_brokers(tmp_path, brokers, PASSWORDS, **settings) as secured:
         librdkafka(secured, "SECURE", librdkafka_suite.ORDINARY)
 
 

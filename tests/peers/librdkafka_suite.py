@@ -45,7 +45,7 @@ ADMINISTRATION = ("0081",)
 # Ordinary ones: producers, consumers, groups, offsets, topics.
 ORDINARY = (
     *("0001", "0003", "0005", "0008", "0011", "0012", "0017", "0019", "0022", "0026", "0030", "0033", "0045", "0050"),
-    *("0069", "0073", "0084", "0099", "0130"),
+    *("0069", "0073", "0084", "0089", "0099", "0118", "0130"),
 )
 # WITH_SASL stands for GSSAPI, and would need the headers of another library.
 _WITH = ("WITH_SSL", "WITH_SASL_SCRAM", "WITH_SASL_OAUTHBEARER", "RDKAFKA_BUILD_TESTS", "RDKAFKA_BUILD_STATIC")
