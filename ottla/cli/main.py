@@ -33,6 +33,7 @@ from ottla.cli import (
     metadata_backup,
     offsets,
     operator,
+    pipelines,
     produce,
     quotas,
     reassign,
@@ -83,6 +84,7 @@ cluster.brokers_app.command("undrain")(drain.undrain)
 app.add_typer(reassign.app, name="reassign", rich_help_panel=_CLUSTER)
 app.add_typer(balance.app, name="balance", rich_help_panel=_CLUSTER)
 app.command("log-dirs", rich_help_panel=_CLUSTER)(cluster.log_dirs)
+app.add_typer(pipelines.app, name="pipelines", rich_help_panel=_CLUSTER)
 app.command("dev", rich_help_panel=_RUNNING)(dev.dev)
 app.add_typer(broker.app, name="broker", rich_help_panel=_RUNNING)
 app.command("controller", rich_help_panel=_RUNNING)(controller.controller)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
@@ -20,19 +20,23 @@ LOOKED_AT = 100
 # Shorter than a client's default: a user waits for the first answer, and Kubernetes restarts a Job that fails.
 FIRST_ANSWER_MS = 20_000
 STARVED = "to connect back"  # in the message of Spark's PythonWorkerFactory if a Python process didn't start in time
+LOOK_S = 1  # how long one query is waited for before the others are looked at
 STARVED_MAX = 5  # restarts of a query without progress between them
 
 log = logging.getLogger("ottla.spark")
 
 
-def check_topics(bootstrap: str, *topics: str) -> None:
-    """Raises OptionError if a topic doesn't exist, and Unreachable if no broker answers within FIRST_ANSWER_MS.
+def check_topics(kafka: str | Mapping[str, str], *topics: str) -> None:
+    """Raises OptionError if a topic doesn't exist, and Unreachable if no broker answers within FIRST_ANSWER_MS. `kafka`
+    is the address of brokers, or all properties of a Kafka client.
 
     A pipeline calls it before it starts Spark. So the error comes after one second instead of ten, and isn't within a
     stack trace of Spark.
     """
-    names = {"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics)}
-    options = read_options(names | {"kafka.default.api.timeout.ms": str(FIRST_ANSWER_MS)}, streaming=False)
+    properties = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
+    names = {"kafka.default.api.timeout.ms": str(FIRST_ANSWER_MS), "subscribe": ",".join(topics)}
+    names |= {f"kafka.{name}": value for name, value in properties.items()}
+    options = read_options(names, streaming=False)
     with open_client(options.properties) as client:
         assigned(client, options.subscription)
 
@@ -128,30 +132,58 @@ def append(frame: DataFrame, bootstrap: str, topic: str) -> None:
 
 
 def run(writer: DataStreamWriter, every: str, pause: Callable[[float], None] = time.sleep) -> None:
-    """Runs a query until it has read all records that its topic has now.
+    """Runs one query, as `run_all` does."""
+    run_all([(writer, every)], pause)
 
-    With `every`, an interval such as `10 seconds`, it runs a micro-batch in each interval until Ctrl-C.
 
-    A Python process plans the stream. Spark gives it ten seconds to start, which no setting changes, and on a busy
+def run_all(writers: Iterable[tuple[DataStreamWriter, str]], pause: Callable[[float], None] = time.sleep) -> None:
+    """Runs queries until each has read all records that its topic has now.
+
+    A query's text is an interval such as `10 seconds`: the query runs a micro-batch in each interval until Ctrl-C. The
+    text is empty if the query shall end.
+
+    A Python process plans a stream. Spark gives it ten seconds to start, which no setting changes, and on a busy
     machine it may take longer. A query that fails for this reason is started again from its checkpoint, after a pause
     that doubles each time. After STARVED_MAX such restarts without a micro-batch between them, the error is raised. Any
-    other error of a query is raised without a restart.
+    other error of a query is raised without a restart. When an error is raised, the other queries are stopped.
     """
-    triggered = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
-    starved = 0
-    while True:
-        query = triggered.start()
+    running: list[_Restarted] = []
+    try:
+        for writer, every in writers:
+            running.append(_Restarted(writer, every, pause))
+        while running:
+            running = [each for each in running if not each.ended(LOOK_S)]
+    except KeyboardInterrupt:
+        pass
+    finally:
+        for each in running:
+            each.stop()
+
+
+class _Restarted:
+    """A query that is started again if Spark's Python didn't start in time."""
+
+    def __init__(self, writer: DataStreamWriter, every: str, pause: Callable[[float], None]) -> None:
+        self._writer = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
+        self._pause = pause
+        self._starved = 0
+        self._query = self._writer.start()
+
+    def ended(self, seconds: int) -> bool:
+        """Whether the query has ended, after a wait of at most so many seconds. Raises StreamingQueryException."""
         try:
-            query.awaitTermination()
-            return
-        except KeyboardInterrupt:
-            query.stop()
-            return
+            return bool(self._query.awaitTermination(seconds))
         except StreamingQueryException as error:
-            if query.lastProgress is not None:
-                starved = 0
-            starved += 1
-            if STARVED not in str(error) or starved > STARVED_MAX:
+            if self._query.lastProgress is not None:
+                self._starved = 0
+            self._starved += 1
+            if STARVED not in str(error) or self._starved > STARVED_MAX:
                 raise
-            log.warning("Spark's Python took more than ten seconds to start; starting the query again")
-            pause(2.0**starved)
+        log.warning("Spark's Python took more than ten seconds to start; starting the query again")
+        self._pause(2.0**self._starved)
+        self._query = self._writer.start()
+        return False
+
+    def stop(self) -> None:
+        """Stops the query if it runs."""
+        self._query.stop()

@@ -35,14 +35,14 @@ def one_line_errors(function: Callable[_Arguments, _Result]) -> Callable[_Argume
         except (OptionError, JavaMissing, KafkaError, ConnectionError) as error:
             problem = str(error)
         except PySparkException as error:
-            problem = _last_line(str(error))
+            problem = last_line(str(error))
         print(f"error: {problem}", file=sys.stderr)
         raise SystemExit(1)
 
     return call
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
     """The message of the last exception in the stack traces that make up the text of a Spark error.
 
     This is the exception that a worker raised. If the text has no exception, its first line is returned.

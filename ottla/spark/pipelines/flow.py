@@ -1,0 +1,95 @@
+"""The rows on their way through a pipeline, and the rows that have failed on this way.
+
+A row has its own columns and the column `_record`, which says where the row came from: the record of a topic, or the
+line of a file (`topic` is the file's path then, `offset` the line's first byte). Steps may use `_record`; sinks leave
+it out. A row that fails leaves the flow with its record and with a failure: Kafka Connect's words for the stage, the
+exception's class and its message.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+RECORD = "_record"
+FAILURE = "_failure"
+RECORD_TYPE = (
+    "struct<topic:string,partition:int,offset:bigint,timestamp:timestamp,key:binary,value:binary,"
+    "headers:array<struct<key:string,value:binary>>>"
+)
+FAILURE_TYPE = "struct<stage:string,executing:string,exception:string,message:string>"
+DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The rows of a pipeline after some of its steps. `failed` has the frames of the rows that failed before, with the
+    columns `_record` and `_failure`. If `fatal`, the first row that fails ends the pipeline instead."""
+
+    rows: DataFrame
+    fatal: bool = False
+    failed: tuple[DataFrame, ...] = ()
+
+    @property
+    def columns(self) -> list[str]:
+        """The rows' own columns."""
+        return [name for name in self.rows.columns if name != RECORD]
+
+    def checked(self, rows: DataFrame, failure: Column) -> Flow:
+        """The flow with `rows` in place of its rows, without those for which `failure` isn't null. `rows` has the
+        columns of the result and the columns that `failure` needs."""
+        judged = rows.withColumn(FAILURE, failure)
+        record = f.col(RECORD) if RECORD in rows.columns else _as_record(rows)
+        if self.fatal:
+            ended = f.raise_error(f.concat(f.col(FAILURE)["message"], _where(record))).cast("boolean")
+            return self.through(judged.where(f.when(f.col(FAILURE).isNull(), True).otherwise(ended)).drop(FAILURE))
+        failed = judged.where(f.col(FAILURE).isNotNull()).select(record.alias(RECORD), FAILURE)
+        good = judged.where(f.col(FAILURE).isNull()).drop(FAILURE)
+        return replace(self, rows=good, failed=(*self.failed, failed))
+
+    def through(self, rows: DataFrame) -> Flow:
+        """The flow with the rows that a step without failures has made."""
+        return replace(self, rows=rows)
+
+    @property
+    def all_failed(self) -> DataFrame | None:
+        """The failed rows of all steps as one frame; None if no step lets rows fail."""
+        if not self.failed:
+            return None
+        first, *others = self.failed
+        for other in others:
+            first = first.unionByName(other)
+        return first
+
+
+def failure(stage: str, executing: str, message: Column) -> Column:
+    """The failure of a row. `stage` is one of Kafka Connect's stages, `executing` the class that Connect would name."""
+    return f.struct(
+        f.lit(stage).alias("stage"),
+        f.lit(executing).alias("executing"),
+        f.lit(DATA_EXCEPTION).alias("exception"),
+        message.alias("message"),
+    ).cast(FAILURE_TYPE)
+
+
+def no_failure() -> Column:
+    """The failure of a row that hasn't failed."""
+    return f.lit(None).cast(FAILURE_TYPE)
+
+
+def _where(record: Column) -> Column:
+    """The record's place, as the end of a message."""
+    partition = f.coalesce(f.concat(f.lit("-"), record["partition"].cast("string")), f.lit(""))
+    place = f.concat(f.lit(" ("), record["topic"], partition, f.lit(", offset "), record["offset"].cast("string"))
+    return f.coalesce(f.concat(place, f.lit(")")), f.lit(""))
+
+
+def _as_record(rows: DataFrame) -> Column:
+    """The record of a row whose step (SQL, Python) has left `_record` out: the row itself as JSON is the value."""
+    value = f.to_json(f.struct(*rows.columns)).cast("binary").alias("value")
+    names = ("topic string", "partition int", "offset bigint", "timestamp timestamp", "key binary")
+    empty = [f.lit(None).cast(kind).alias(name) for name, kind in (each.split() for each in names)]
+    headers = f.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers")
+    return f.struct(*empty, value, headers)

@@ -1,0 +1,130 @@
+"""The steps of a pipeline, each from a flow to a flow.
+
+SQL and Python make new rows of the rows that come, and an error of theirs ends the pipeline: Spark can't tell which row
+it was. `cast` fails single rows. The other steps can't fail a row.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as f
+
+from .flow import RECORD, Flow, failure, no_failure
+from .refusals import SpecError
+from .spec import (
+    CastStep,
+    DedupStep,
+    DropStep,
+    FilterStep,
+    MaskStep,
+    PythonStep,
+    RenameStep,
+    SelectStep,
+    SqlStep,
+    Step,
+)
+
+_STAGE = "TRANSFORMATION"
+_CAST = "org.apache.kafka.connect.transforms.Cast"
+
+
+def stepped(flow: Flow, steps: Iterable[Step]) -> Flow:
+    """The flow after the steps. Raises SpecError, whose lines begin with a step's path in the spec, and
+    AnalysisException if Spark can't plan a step."""
+    for place, step in enumerate(steps):
+        flow = _STEPS[type(step)](flow, step, f"steps[{place}]")
+    return flow
+
+
+def _sql(flow: Flow, step: SqlStep, where: str) -> Flow:
+    return flow.through(flow.rows.sparkSession.sql(step.sql.replace("{", "{{").replace("}", "}}"), input=flow.rows))
+
+
+def _filter(flow: Flow, step: FilterStep, where: str) -> Flow:
+    return flow.through(flow.rows.where(step.filter))
+
+
+def _select(flow: Flow, step: SelectStep, where: str) -> Flow:
+    kept = [RECORD] if RECORD in flow.rows.columns else []
+    return flow.through(flow.rows.selectExpr(*step.select, *kept))
+
+
+def _drop(flow: Flow, step: DropStep, where: str) -> Flow:
+    _have(flow, step.drop, f"{where}.drop")
+    return flow.through(flow.rows.drop(*step.drop))
+
+
+def _rename(flow: Flow, step: RenameStep, where: str) -> Flow:
+    _have(flow, step.rename, f"{where}.rename")
+    return flow.through(flow.rows.withColumnsRenamed(dict(step.rename)))
+
+
+def _cast(flow: Flow, step: CastStep, where: str) -> Flow:
+    _have(flow, step.cast, f"{where}.cast")
+    cast = {name: f.col(f"`{name}`").try_cast(kind) for name, kind in step.cast.items()}
+    lost = no_failure()
+    for name, kind in step.cast.items():
+        before = f.col(f"`{name}`")
+        message = f.concat(f.lit(f"{name}: '"), before.cast("string"), f.lit(f"' is no {kind}"))
+        lost = f.when(before.isNotNull() & cast[name].isNull(), failure(_STAGE, _CAST, message)).otherwise(lost)
+    checked = flow.checked(flow.rows, lost)
+    return checked.through(checked.rows.withColumns(cast))
+
+
+def _mask(flow: Flow, step: MaskStep, where: str) -> Flow:
+    _have(flow, step.mask, f"{where}.mask")
+    masked: dict[str, Column] = {
+        name: f.mask(f.col(f"`{name}`"), f.lit("x"), f.lit("x"), f.lit("0")) for name in step.mask
+    }
+    return flow.through(flow.rows.withColumns(masked))
+
+
+def _dedup(flow: Flow, step: DedupStep, where: str) -> Flow:
+    _have(flow, (*step.dedup.keys, step.dedup.by), f"{where}.dedup")
+    timed = flow.rows.withWatermark(step.dedup.by, step.dedup.within)
+    return flow.through(timed.dropDuplicatesWithinWatermark(list(step.dedup.keys)))
+
+
+def _python(flow: Flow, step: PythonStep, where: str) -> Flow:
+    made = imported(step.python, f"{where}.python")(flow.rows)
+    if not isinstance(made, DataFrame):
+        raise SpecError([f"{where}.python: {step.python} returned {type(made).__name__}, not a DataFrame"])
+    return flow.through(made)
+
+
+def imported(path: str, where: str) -> Callable[[DataFrame], DataFrame]:
+    """The function that an import path names. Raises SpecError."""
+    module, _, name = path.partition(":")
+    try:
+        function = reduce(getattr, name.split("."), importlib.import_module(module))
+    except ImportError as error:
+        raise SpecError([f"{where}: {module} can't be imported: {error}"]) from error
+    except AttributeError:
+        raise SpecError([f"{where}: there is no {name} in {module}"]) from None
+    if not callable(function):
+        raise SpecError([f"{where}: {path} is no function"])
+    return function
+
+
+def _have(flow: Flow, names: Iterable[str], where: str) -> None:
+    for name in names:
+        top = name.split(".")[0]
+        if top not in flow.rows.columns:
+            raise SpecError([f"{where}: there is no column '{name}'; the columns are {', '.join(flow.columns)}"])
+
+
+_STEPS: dict[type, Callable[..., Flow]] = {
+    SqlStep: _sql,
+    FilterStep: _filter,
+    SelectStep: _select,
+    DropStep: _drop,
+    RenameStep: _rename,
+    CastStep: _cast,
+    MaskStep: _mask,
+    DedupStep: _dedup,
+    PythonStep: _python,
+}
