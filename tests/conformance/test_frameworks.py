@@ -3,18 +3,14 @@
 Each framework runs without transactions and with transactions. With transactions, Connect and Streams are also killed.
 """
 
-import json
 import random
 import subprocess
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import kafka
 import pytest
@@ -22,8 +18,8 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 
 from tests.conformance.conftest import Target
 from tests.crash.faults import MINUTES
-from tests.peers.apache_kafka import TOOLS, compile_program, jars, java
-from tests.peers.wire import free_port
+from tests.peers.apache_kafka import compile_program, java
+from tests.peers.connect_worker import connect_worker, wait_for
 
 STREAMS_KILLS, CONNECT_KILLS = 12, 6
 
@@ -33,14 +29,6 @@ def create(target: Target, name: str, partitions: int) -> None:
     admin = KafkaAdminClient(bootstrap_servers=target.bootstrap)
     admin.create_topics({name: wanted}, wait_for_metadata=True)
     admin.close()
-
-
-def wait_for(condition: Callable[[], Any], what: str, timeout: float = 60.0) -> Any:
-    deadline = time.monotonic() + timeout
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"no {what} after {timeout:.0f} s"
-        time.sleep(0.1)
-    return result
 
 
 def spring(program: str, target: Target, topic: str) -> str:
@@ -152,89 +140,6 @@ def word_counts(bootstrap: str, topic: str, expected: Counter[str]) -> dict[str,
     return counts
 
 
-class Connect:
-    """A Kafka Connect worker in distributed mode: its process, and a client of its REST interface."""
-
-    def __init__(self, port: int, process: subprocess.Popen[bytes]) -> None:
-        self._url = f"http://127.0.0.1:{port}"
-        self._process = process
-
-    def kill(self) -> None:
-        """Sends SIGKILL."""
-        self._process.kill()
-        self._process.wait()
-
-    def ask(self, method: str, path: str, body: object = None) -> Any:
-        """Sends a request and returns the decoded answer; None while the worker or the resource isn't ready."""
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url + path, data, {"Content-Type": "application/json"}, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                content = answer.read()
-        except urllib.error.HTTPError as error:
-            if error.code in (404, 409, 503):
-                return None
-            raise AssertionError(error.read().decode()) from error
-        except OSError:
-            return None
-        return json.loads(content) if content else {}
-
-    def running(self, name: str) -> bool:
-        """Whether the connector and all its tasks run."""
-        status = self.ask("GET", f"/connectors/{name}/status")
-        if not status or not status["tasks"]:
-            return False
-        failed = [task for task in status["tasks"] if task["state"] == "FAILED"]
-        assert not failed, failed
-        return {status["connector"]["state"], *(task["state"] for task in status["tasks"])} == {"RUNNING"}
-
-
-@contextmanager
-def connect_worker(target: Target, name: str, folder: Path, **settings: str) -> Iterator[Connect]:
-    """A running worker. It creates its three internal topics itself, compacted. `settings` have underscores instead of
-    dots."""
-    port = free_port()
-    properties = {
-        "bootstrap.servers": target.bootstrap,
-        "group.id": name,
-        "listeners": f"http://127.0.0.1:{port}",
-        "key.converter": "org.apache.kafka.connect.storage.StringConverter",
-        "value.converter": "org.apache.kafka.connect.storage.StringConverter",
-        "config.storage.topic": f"{name}-configs",
-        "offset.storage.topic": f"{name}-offsets",
-        "offset.storage.partitions": "5",
-        "status.storage.topic": f"{name}-status",
-        "config.storage.replication.factor": str(target.replication_factor),
-        "offset.storage.replication.factor": str(target.replication_factor),
-        "status.storage.replication.factor": str(target.replication_factor),
-        "offset.flush.interval.ms": "1000",
-        "scheduled.rebalance.max.delay.ms": "0",
-        "session.timeout.ms": "3000",
-        "heartbeat.interval.ms": "500",
-        "plugin.discovery": "service_load",
-    } | {key.replace("_", "."): value for key, value in settings.items()}
-    file = folder / "connect.properties"
-    file.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-    with open(folder / "connect.log", "ab") as log:
-        command = java(jars("kafka"), TOOLS["connect-distributed"], str(file), heap="512M")
-        process = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        connect = Connect(port, process)
-        wait_for(
-            lambda: connect.ask("GET", "/connectors") is not None,
-            f"worker ({(folder / 'connect.log').read_text()[-2000:]})",
-            180,
-        )
-        yield connect
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
 @pytest.mark.timeout(300)
 def test_connect_distributed_file_source_and_sink(target: Target, unique: Callable[[str], str], tmp_path: Path) -> None:
     name, topic = unique("connect"), unique("lines")
@@ -242,7 +147,7 @@ def test_connect_distributed_file_source_and_sink(target: Target, unique: Callab
     source, sink = tmp_path / "source.txt", tmp_path / "sink.txt"
     first, second = [f"line {i}" for i in range(100)], [f"line {i}" for i in range(100, 200)]
     source.write_text("".join(f"{line}\n" for line in first))
-    with connect_worker(target, name, tmp_path) as connect:
+    with connect_worker(target.bootstrap, target.replication_factor, name, tmp_path) as connect:
         for kind, config in {
             "source": {"connector.class": "FileStreamSource", "file": str(source), "topic": topic},
             "sink": {
@@ -262,7 +167,7 @@ def test_connect_distributed_file_source_and_sink(target: Target, unique: Callab
     with open(source, "a") as file:
         file.writelines(f"{line}\n" for line in second)
     # A new worker of the same group knows the connectors, and the offsets that they had reached.
-    with connect_worker(target, name, tmp_path) as connect:
+    with connect_worker(target.bootstrap, target.replication_factor, name, tmp_path) as connect:
         wait_for(lambda: sink.read_text().split("\n")[:-1] == first + second, "second hundred lines in the sink")
         for kind in ("source", "sink"):
             assert connect.ask("DELETE", f"/connectors/{name}-{kind}") is not None
@@ -331,14 +236,15 @@ def test_connect_writes_a_file_exactly_once_while_killed(
         log = (tmp_path / "connect.log").read_text()[-2000:]
         wait_for(lambda: read_until(number), f"{number} lines ({log})", 240)
 
+    addressed = (target.bootstrap, target.replication_factor, name, tmp_path)
     with growing(source) as lines:
         for kill in range(CONNECT_KILLS):
-            with connect_worker(target, name, tmp_path, exactly_once_source_support="enabled") as connect:
+            with connect_worker(*addressed, exactly_once_source_support="enabled") as connect:
                 if kill == 0:
                     wait_for(lambda: connect.ask("POST", "/connectors", body), "connector")
                 await_lines(len(lines) + 20 + kill)
                 connect.kill()
-    with connect_worker(target, name, tmp_path, exactly_once_source_support="enabled"):
+    with connect_worker(*addressed, exactly_once_source_support="enabled"):
         await_lines(len(lines))
         time.sleep(1)  # in which a second copy of a line would come
         read_until(0)

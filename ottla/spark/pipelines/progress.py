@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from pyspark.sql.streaming.listener import QueryProgressEvent
+from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
 from ottla.spark.listener import LagListener, report_of
 
@@ -27,6 +28,26 @@ class ProgressListener(LagListener):
     def __init__(self, tell: Callable[[Progress], None]) -> None:
         super().__init__()
         self._tell = tell
+        self._running = 0
+        self._changed = threading.Condition()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Counts the query. Spark calls this before the query's start returns."""
+        self._count(1)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Counts the query as ended. Spark calls this after the query's last progress, some time after its end."""
+        self._count(-1)
+
+    def wait_for_the_last(self, seconds: float) -> None:
+        """Waits until the last progress of all queries was told, at most so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, seconds)
+
+    def _count(self, queries: int) -> None:
+        with self._changed:
+            self._running += queries
+            self._changed.notify_all()
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         """Reports the batch."""

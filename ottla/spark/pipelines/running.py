@@ -20,6 +20,8 @@ from .sources import Kafka, read
 from .spec import DEAD_LETTERS, DeadLetterTable, DeadLetterTopic, Every, Pipeline, TopicSink, TopicSource
 from .steps import stepped
 
+LAST_PROGRESS_S = 10.0
+
 
 def queries(spark: SparkSession, pipeline: Pipeline, kafka: Kafka) -> dict[str, DataStreamWriter]:
     """The writers of the pipeline's queries by the sinks' names; nothing is started.
@@ -71,4 +73,8 @@ def run(
     everies = {name: each.trigger.every if isinstance(each.trigger, Every) else "" for name, each in pipelines.items()}
     listener = ProgressListener(tell)
     spark.streams.addListener(listener)
-    run_all([(writer, everies[name]) for name, writers in planned.items() for writer in writers.values()])
+    try:
+        run_all([(writer, everies[name]) for name, writers in planned.items() for writer in writers.values()])
+    finally:
+        listener.wait_for_the_last(LAST_PROGRESS_S)
+        spark.streams.removeListener(listener)

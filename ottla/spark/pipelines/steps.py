@@ -28,6 +28,7 @@ from .spec import (
     Step,
 )
 
+INPUT = "input"  # the name of the rows that come, in SQL
 _STAGE = "TRANSFORMATION"
 _CAST = "org.apache.kafka.connect.transforms.Cast"
 
@@ -41,7 +42,11 @@ def stepped(flow: Flow, steps: Iterable[Step]) -> Flow:
 
 
 def _sql(flow: Flow, step: SqlStep, where: str) -> Flow:
-    return flow.through(flow.rows.sparkSession.sql(step.sql.replace("{", "{{").replace("}", "}}"), input=flow.rows))
+    flow.rows.createOrReplaceTempView(INPUT)
+    try:
+        return flow.through(flow.rows.sparkSession.sql(step.sql))
+    finally:
+        flow.rows.sparkSession.catalog.dropTempView(INPUT)
 
 
 def _filter(flow: Flow, step: FilterStep, where: str) -> Flow:
