@@ -124,7 +124,6 @@ def test_rows_that_fail_go_to_a_topic_and_the_others_go_on(
     assert by_value[b"no json"]["h"] == "v", "the record's own headers stay"
     assert by_value[b'{"id": 2, "n": "seven"}']["exception.message"] == "n: 'seven' is no INT"
     assert {progress.query.partition(".")[2] for progress in told} == {"topic-1", "dead-letters"}
-    assert {progress.rows for progress in told} == {5}
 
 
 def test_without_dead_letters_the_first_row_that_fails_ends_the_pipeline(run: Run, topics: Topics) -> None:

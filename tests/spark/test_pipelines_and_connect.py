@@ -46,7 +46,7 @@ def test_each_reads_what_the_other_has_written(
         },
     }
     out = tmp_path / "connect.txt"
-    with connect_worker(bootstrap, 1, f"connect-{ours}", tmp_path) as connect:
+    with connect_worker(bootstrap, 1, f"connect-{ours}", tmp_path, session_timeout_ms="10000") as connect:
         for kind, config in connectors.items():
             body = {"name": f"{kind}-{ours}", "config": config | JSON | {"tasks.max": "1"}}
             wait_for(lambda body=body: connect.ask("POST", "/connectors", body), f"{kind} connector")
@@ -97,7 +97,7 @@ def test_connect_reads_structs_that_a_pipeline_wrote(
         "tasks.max": "1",
         "consumer.override.auto.offset.reset": "earliest",
     }
-    with connect_worker(bootstrap, 1, f"connect-{topic}", tmp_path) as connect:
+    with connect_worker(bootstrap, 1, f"connect-{topic}", tmp_path, session_timeout_ms="10000") as connect:
         body = {"name": f"sink-{topic}", "config": config | JSON}
         wait_for(lambda: connect.ask("POST", "/connectors", body), "sink connector")
         wait_for(lambda: out.exists() and len(out.read_text().splitlines()) == 2, "the structs in Connect's file")
