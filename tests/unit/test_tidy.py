@@ -78,7 +78,7 @@ MUST_BE_PURE = (
 PURE_MODULES = frozenset(
     "__future__ base64 binascii bisect collections contextlib dataclasses decimal difflib enum functools hashlib heapq "
     "hmac ipaddress itertools json math operator re string struct textwrap types typing unicodedata urllib.parse zlib "
-    "backports.zstd compression.zstd crc32c cramjam kio lz4.block lz4.frame numpy pyarrow "
+    "backports.zstd compression.zstd crc32c cramjam kio lz4.block lz4.frame numpy pyarrow pydantic pydantic_core "
     "pyspark.sql.pandas.types pyspark.sql.types yaml".split()
 )
 # Of modules that also read a clock, draw random numbers or query the machine, only these names are allowed:

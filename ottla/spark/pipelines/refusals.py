@@ -4,6 +4,7 @@ and the nearest right word. Pure."""
 from __future__ import annotations
 
 import difflib
+import typing
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -87,8 +88,16 @@ def _keys(loc: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
 
 
 def _by_name(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    module = vars(__import__(model.__module__, fromlist=["spec"]))
-    return {name: each for name, each in module.items() if isinstance(each, type) and issubclass(each, BaseModel)}
+    """The model and all models inside of it, by the names of their classes."""
+    found: dict[str, type[BaseModel]] = {}
+    left: list[Any] = [model]
+    while left:
+        kind = left.pop()
+        left += typing.get_args(kind)
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__name__ not in found:
+            found[kind.__name__] = kind
+            left += [field.annotation for field in kind.model_fields.values()]
+    return found
 
 
 def _shown(value: Any) -> str:
