@@ -49,6 +49,7 @@ class Transacting:
         self._random = random
         self._client_of = client_of
         self._reading: list[asyncio.Task[None]] = []
+        self._raising: asyncio.Task[None] | None = None
 
     async def begin(self, setup: Client) -> list[tuple[TransactionalId, asyncio.Task[None]]]:
         """Creates the topic and starts producers and readers. Returns the ids, with the tasks of their producers, when
@@ -70,9 +71,10 @@ class Transacting:
 
     def healed(self) -> None:
         """Begins to raise the level of `transaction.version` again: at level 0 no producer gets an id. An administrator
-        may have lowered the level, or the store may have been replaced by one with an older level."""
+        may have lowered the level, or the store may have been replaced by one with an older level. The first attempts
+        may find no broker, so they go on until all transactions are over."""
         if self.ids:
-            self._reading.append(asyncio.create_task(self._raise_level()))
+            self._raising = asyncio.create_task(self._raise_level())
 
     async def _raise_level(self) -> None:
         admin = self._client_of("raising")
@@ -100,7 +102,10 @@ class Transacting:
             task.cancel()
         permitted = Permitted(self._world.history.events)
         complete = not any(permitted.anything_of(topic) for topic in (TRANSACTED, OFFSETS_TOPIC, TRANSACTIONS_TOPIC))
-        if (refused := await self._all_over(observer)) and complete:
+        refused = await self._all_over(observer)
+        if self._raising is not None:
+            self._raising.cancel()
+        if refused and complete:
             return refused  # otherwise the record or the marker that ends a transaction may be lost
         for partition in self.partitions:
             if refused := await self._read(CommittedReader(self._client_of("final"), partition)):
