@@ -14,10 +14,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from . import growing
-from .growing import FileRange, Position
+from .growing import FileRange, Position, position_of
 
 NAME = "ottla-lines"
 ROWS_PER_BATCH = 10_000
+EVERYTHING = 1 << 62
+Encoded = dict[str, list[int | str]]
+"""A position as Spark's checkpoint has it, in JSON."""
 _SCHEMA = pa.schema([("path", pa.string()), ("offset", pa.int64()), ("value", pa.binary())])
 
 
@@ -62,22 +65,19 @@ class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Makes the present ends of the files the end of the query."""
-        self._target = growing.ahead({}, growing.matching(self._pattern), 1 << 62)
+        self._target = growing.ahead({}, growing.matching(self._pattern), EVERYTHING)
 
-    def latestOffset(self, start: Position, limit: ReadLimit) -> Position:
-        """The end of the batch that begins at `start`. Raises FileTruncated."""
-        most = 1 << 62 if isinstance(limit, ReadAllAvailable) else self._bytes_per_batch
-        end = growing.ahead(start, growing.matching(self._pattern), most)
-        if self._target is None:
-            return end
-        return {path: min(at, max(self._target.get(path, 0), start.get(path, 0))) for path, at in end.items()}
+    def latestOffset(self, start: Encoded, limit: ReadLimit) -> Position:
+        """The end of the batch that begins at `start`. Raises FileReplaced."""
+        most = EVERYTHING if isinstance(limit, ReadAllAvailable) else self._bytes_per_batch
+        return growing.ahead(position_of(start), growing.matching(self._pattern), most, self._target)
 
-    def partitions(self, start: Position, end: Position) -> Sequence[InputPartition]:
+    def partitions(self, start: Encoded, end: Encoded) -> Sequence[InputPartition]:
         """A task for each file with new lines."""
-        return [_Part(each) for each in growing.ranges(start, end)]
+        return [_Part(each) for each in growing.ranges(position_of(start), position_of(end))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The lines of one file, in Arrow record batches. Raises FileTruncated."""
+        """The lines of one file, in Arrow record batches. Raises FileReplaced."""
         assert isinstance(partition, _Part)
         path, rows = partition.part.path, list[tuple[int, bytes]]()
         for row in growing.lines(partition.part):
@@ -88,7 +88,7 @@ class LineReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows:
             yield _batch(path, rows)
 
-    def commit(self, end: Position) -> None:
+    def commit(self, end: Encoded) -> None:
         """Does nothing: Spark's checkpoint has the query's position."""
 
     def stop(self) -> None:

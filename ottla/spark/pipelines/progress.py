@@ -13,13 +13,15 @@ from ottla.spark.listener import LagListener, report_of
 
 class Progress(NamedTuple):
     """A batch of one query. `lag` is the number of offsets that aren't read yet, over all topics and partitions of the
-    source; None if the source isn't a topic."""
+    source; None if the source isn't a topic. `too_late` is the number of rows that a step with a window of time has
+    left out, because their times were too far behind the newest one."""
 
     query: str
     batch: int
     rows: int
     rows_per_s: float
     lag: int | None
+    too_late: int
 
 
 class ProgressListener(LagListener):
@@ -56,8 +58,15 @@ class ProgressListener(LagListener):
             return
         lags = [report_of(source.endOffset, source.latestOffset) for source in progress.sources]
         known = [sum(lag.lag.values()) for lag in lags if lag is not None]
-        rate = progress.processedRowsPerSecond
-        told = Progress(
-            progress.name or "", progress.batchId, progress.numInputRows, rate, sum(known) if known else None
+        late = sum(each.numRowsDroppedByWatermark for each in progress.stateOperators)
+        lag = sum(known) if known else None
+        self._tell(
+            Progress(
+                progress.name or "",
+                progress.batchId,
+                progress.numInputRows,
+                progress.processedRowsPerSecond,
+                lag,
+                late,
+            )
         )
-        self._tell(told)

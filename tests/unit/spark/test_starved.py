@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from ottla.spark.jobs.frames import STARVED_MAX, run
+from ottla.spark.jobs.frames import STARVED_MAX, run, run_all
 
 LATE = "org.apache.spark.SparkException: Python worker failed to connect back."
 
@@ -18,7 +18,7 @@ class Queries:
     def __init__(self, *ends: str | None, progress: Any = None) -> None:
         self.ends = list(ends)
         self.lastProgress = progress
-        self.started = 0
+        self.started = self.stopped = 0
 
     def trigger(self, **_: Any) -> Queries:
         return self
@@ -27,9 +27,13 @@ class Queries:
         self.started += 1
         return self
 
-    def awaitTermination(self) -> None:
+    def awaitTermination(self, timeout: int) -> bool:
         if (end := self.ends.pop(0)) is not None:
             raise StreamingQueryException(end)
+        return True
+
+    def stop(self) -> None:
+        self.stopped += 1
 
 
 def test_a_starved_query_goes_on_after_longer_and_longer_pauses() -> None:
@@ -56,3 +60,11 @@ def test_any_other_end_is_an_end() -> None:
     with pytest.raises(StreamingQueryException, match="DataLoss"):
         run(queries, "", lambda _: None)  # type: ignore[arg-type]
     assert queries.started == 1
+
+
+def test_the_others_are_stopped_when_one_fails() -> None:
+    fails, runs = Queries("DataLoss: t-0 has offsets 5 to 9"), Queries()
+    runs.awaitTermination = lambda timeout: False  # type: ignore[method-assign]
+    with pytest.raises(StreamingQueryException, match="DataLoss"):
+        run_all([(runs, ""), (fails, "")])  # type: ignore[list-item]
+    assert runs.stopped == 1
