@@ -195,9 +195,12 @@ def _tell(output: Output, progress: Progress) -> None:
         print(json.dumps(progress._asdict()), flush=True)
         return
     behind = "" if progress.lag is None else f", {progress.lag} behind"
+    late = f", {progress.too_late} too late" if progress.too_late else ""
     rate = f"{progress.rows_per_s:,.0f} rows/s"
     clock = time.strftime("%H:%M:%S")
-    print(f"{clock}  {progress.query}  batch {progress.batch}: {progress.rows:,} rows, {rate}{behind}", flush=True)
+    print(
+        f"{clock}  {progress.query}  batch {progress.batch}: {progress.rows:,} rows, {rate}{behind}{late}", flush=True
+    )
 
 
 def _source_text(pipeline: Pipeline) -> str:

@@ -22,7 +22,7 @@ def read(spark: SparkSession, source: Source, kafka: Kafka, *, fatal: bool) -> F
     if isinstance(source, TopicSource):
         return decoded(Flow(_records(spark, source, kafka), fatal), source.format, source.schema_)
     if source.format == "parquet":
-        return Flow(spark.readStream.schema(source.schema_).parquet(source.files), fatal)
+        return Flow(_files(spark, source), fatal)
     return decoded(Flow(_lines(spark, source), fatal), source.format, source.schema_)
 
 
@@ -42,6 +42,13 @@ def _lines(spark: SparkSession, source: FileSource) -> DataFrame:
     lines = reader.option("bytesPerBatch", source.bytes_per_batch).load()
     there = {"topic": f.col("path"), "offset": f.col("offset"), "value": f.col("value")}
     return lines.select(_record(lambda name: there.get(name, f.lit(None))))
+
+
+def _files(spark: SparkSession, source: FileSource) -> DataFrame:
+    # Spark would skip files that are a week older than the newest one.
+    files = spark.readStream.schema(source.schema_).option("maxFileAge", "36500d").parquet(source.files)
+    there = {"topic": f.col("_metadata.file_path")}
+    return files.select("*", _record(lambda name: there.get(name, f.lit(None))))
 
 
 def _record(column: Callable[[str], Column]) -> Column:

@@ -82,6 +82,8 @@ class FileSource(_Object):
             raise ValueError(f"files of the format {self.format} need a 'schema'")
         if self.format == "text" and self.schema_:
             raise ValueError("lines of text have the one column 'value': the format json or csv has a 'schema'")
+        if self.format == "parquet" and "bytes_per_batch" in self.model_fields_set:
+            raise ValueError("'bytesPerBatch' is for lines: files of the format parquet are read whole")
         return self
 
 
@@ -134,7 +136,7 @@ class _Within(_Object):
 
 
 class DedupStep(_Object):
-    """Keeps the first row of each key."""
+    """Keeps the row of each key that arrives first. Rows that are late by more than `within` are left out."""
 
     dedup: _Within
 
@@ -313,6 +315,8 @@ class Pipeline(_Object):
                 raise ValueError(f"two sinks have the name '{name}'")
             if name == DEAD_LETTERS:
                 raise ValueError(f"'{DEAD_LETTERS}' is the name of the query that writes failed rows, not of a sink")
+        if len(names) > 1 and any(isinstance(step, DedupStep) for step in self.steps):
+            raise ValueError("a pipeline with the step 'dedup' has one sink: each sink's query could keep other rows")
         return self
 
     @property

@@ -82,6 +82,14 @@ def test_properties_are_texts_whatever_yaml_makes_of_them() -> None:
             "the file: 'dead-letters' is the name of the query that writes failed rows, not of a sink",
         ),
         ("source: {files: a, format: csv}", "source: files of the format csv need a 'schema'"),
+        (
+            "source: {files: a, format: parquet, schema: a INT, bytesPerBatch: 3}",
+            "source: 'bytesPerBatch' is for lines: files of the format parquet are read whole",
+        ),
+        (
+            "{steps: [{dedup: {keys: [a], by: t, within: 1 hour}}], sinks: [{topic: b}, {topic: c}]}",
+            "the file: a pipeline with the step 'dedup' has one sink: each sink's query could keep other rows",
+        ),
         ("source: {}", "source: its kind is told by one of the keys topic, files"),
         ("source: {topik: a}", "source: its kind is told by one of the keys topic, files: did you mean 'topic'?"),
         ("errors: stop", "errors: 'stop' isn't one of fail"),
