@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ottla.cli.errors import CommandError, Failures, NotFound, UsageError
+from ottla.cli.errors import CommandError, Failures, NotFound, UsageError, raise_all
 from ottla.cli.help import App
 from ottla.cli.options import cluster_command, output_command
 from ottla.cli.output import Output
@@ -136,6 +136,15 @@ def run(
     once: Annotated[
         bool, typer.Option("--once", help="Process the rows that are there now, and end, whatever the trigger says.")
     ] = False,
+    confirm: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--confirm",
+            metavar="PIPELINE.SINK=TEXT",
+            help="Answer the refusal of a topic's transactions by the text that it names, such as "
+            "'flights.out=skip 17'. The option can be given several times.",
+        ),
+    ] = None,
 ) -> None:
     """Run pipelines on this machine until Ctrl-C, or until they have processed everything (trigger: once)."""
     pipelines = {each.name: each for _, each in _pipelines(files)}
@@ -144,6 +153,7 @@ def run(
     with _installed():
         from ottla.spark.pipelines import running
         from ottla.spark.session import spark_session
+    confirmed = _confirmed(confirm or [], pipelines)
     kafka = {name: _properties(cluster, each) for name, each in pipelines.items()}
     with _explained():
         for name, each in pipelines.items():
@@ -151,7 +161,7 @@ def run(
         output.note("Spark starts …")
         spark = spark_session("ottla-pipelines")
         try:
-            running.run(spark, pipelines, kafka, lambda progress: _tell(output, progress))
+            running.run(spark, pipelines, kafka, lambda progress: _tell(output, progress), confirmed)
         finally:
             spark.stop()
 
@@ -160,18 +170,32 @@ def run(
 @cluster_command
 def status(cluster: Cluster, output: Output, files: FilesArgument) -> None:
     """Show how far pipelines are, by their checkpoints on this machine."""
+    from ottla.spark.pipelines.paths import local_path
     from ottla.spark.pipelines.state import query_state
 
     rows = []
     for _, each in _pipelines(files):
         for sink, _ in each.named_sinks:
-            directory = Path(each.checkpoint) / sink
+            checkpoint = local_path(each.checkpoint)
+            if checkpoint is None:
+                raise CommandError(f"{each.name}: the checkpoint {each.checkpoint} isn't on this machine's file system")
+            directory = checkpoint / sink
             try:
                 state = query_state(directory)
             except (OSError, ValueError) as error:
                 raise CommandError(f"the checkpoint {directory} can't be read: {error}") from error
             rows.append(_state_row(cluster, each, sink, state))
     output.rows(rows, COLUMNS, empty="These files have no pipeline.")
+
+
+def _confirmed(given: list[str], pipelines: dict[str, Pipeline]) -> dict[str, str]:
+    from ottla.spark.pipelines import running
+    from ottla.spark.pipelines.confirming import confirmations
+
+    try:
+        return confirmations(given, [name for each in pipelines.values() for name in running.transactional(each)])
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _state_row(cluster: Cluster, pipeline: Pipeline, sink: str, state: QueryState | None) -> dict[str, Any]:
@@ -211,10 +235,12 @@ def _source_text(pipeline: Pipeline) -> str:
 
 def _pipelines(files: list[Path]) -> list[tuple[Path, Pipeline]]:
     """The pipelines in the files. Raises Failures with a line for each wrong value, and UsageError if two pipelines
-    have one name."""
+    have one name, one checkpoint, or one file to write to."""
     with _installed():
         import yaml
 
+        from ottla.spark.pipelines.ownership import shared
+        from ottla.spark.pipelines.paths import resolved
         from ottla.spark.pipelines.refusals import SpecError
         from ottla.spark.pipelines.spec import parse
     found: list[tuple[Path, Pipeline]] = []
@@ -239,6 +265,7 @@ def _pipelines(files: list[Path]) -> list[tuple[Path, Pipeline]]:
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"two pipelines have the name {name}", "Transactions and positions bear this name.")
+    raise_all([UsageError(line) for line in shared([each for _, each in found], resolved)])
     return found
 
 
@@ -266,15 +293,17 @@ def _explained() -> Iterator[None]:
 
     from ottla.protocol.errors import KafkaError
     from ottla.spark.java import JavaMissing
+    from ottla.spark.jobs.frames import Stopped
     from ottla.spark.jobs.lines import last_line
     from ottla.spark.options import OptionError
+    from ottla.spark.pipelines.confirming import Unconfirmed
     from ottla.spark.pipelines.refusals import SpecError
 
     try:
         yield
     except SpecError as error:
         raise Failures([UsageError(line) for line in error.lines]) from error
-    except (OptionError, JavaMissing, KafkaError, ConnectionError) as error:
+    except (OptionError, JavaMissing, KafkaError, OSError, Stopped, Unconfirmed) as error:
         raise CommandError(str(error)) from error
     except PySparkException as error:
         raise CommandError(last_line(str(error))) from error

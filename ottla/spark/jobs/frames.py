@@ -145,7 +145,9 @@ def run_all(writers: Iterable[tuple[DataStreamWriter, str]], pause: Callable[[fl
     A Python process plans a stream. Spark gives it ten seconds to start, which no setting changes, and on a busy
     machine it may take longer. A query that fails for this reason is started again from its checkpoint, after a pause
     that doubles each time. After STARVED_MAX such restarts without a micro-batch between them, the error is raised. Any
-    other error of a query is raised without a restart. When an error is raised, the other queries are stopped.
+    other error of a query is raised without a restart. A query with an interval may also end without an error, because
+    something else has stopped it: Spark does so when another query starts from the same checkpoint. This raises
+    Stopped. When an error is raised, the other queries are stopped.
     """
     running: list[_Restarted] = []
     try:
@@ -160,19 +162,32 @@ def run_all(writers: Iterable[tuple[DataStreamWriter, str]], pause: Callable[[fl
             each.stop()
 
 
+class Stopped(Exception):
+    """A query that should run until Ctrl-C was stopped by something else."""
+
+
 class _Restarted:
     """A query that is started again if Spark's Python didn't start in time."""
 
     def __init__(self, writer: DataStreamWriter, every: str, pause: Callable[[float], None]) -> None:
         self._writer = writer.trigger(processingTime=every) if every else writer.trigger(availableNow=True)
+        self._endless = bool(every)
         self._pause = pause
         self._starved = 0
         self._query = self._writer.start()
 
     def ended(self, seconds: int) -> bool:
-        """Whether the query has ended, after a wait of at most so many seconds. Raises StreamingQueryException."""
+        """Whether the query has ended, after a wait of at most so many seconds. Raises StreamingQueryException, and
+        Stopped."""
         try:
-            return bool(self._query.awaitTermination(seconds))
+            if not self._query.awaitTermination(seconds):
+                return False
+            if self._endless:
+                raise Stopped(
+                    f"the query {self._query.name} was stopped from outside: another query may have started from its "
+                    "checkpoint"
+                )
+            return True
         except StreamingQueryException as error:
             if self._query.lastProgress is not None:
                 self._starved = 0

@@ -14,7 +14,7 @@ from ottla.spark.options import OptionError
 
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
-_OURS = "Unreachable|DataLoss|RecordsMissing|TopicGone|OffsetOutOfRange|NotBegun|FileReplaced"
+_OURS = "Unreachable|DataLoss|RecordsMissing|TopicGone|OffsetOutOfRange|NotBegun|FileReplaced|Refused"
 _RAISED = re.compile(rf"^(?:[\w.]+\.)?(?:\w*(?:Error|Exception|{_OURS})): (.+)$", re.M)
 
 

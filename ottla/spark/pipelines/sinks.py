@@ -18,8 +18,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from ottla.spark.exactly_once import query_id_in
+
 from .encoding import encoded
 from .flow import FAILURE, RECORD
+from .paths import resolved
 from .sources import Kafka, kafka_options
 from .spec import ConsoleSink, DeadLetterTable, DeadLetterTopic, FileSink, FilesSink, Sink, TopicSink
 from .text_file import TextFile
@@ -27,9 +30,11 @@ from .text_file import TextFile
 _HEADERS = "__connect.errors."
 
 
-def written(rows: DataFrame, sink: Sink, kafka: Kafka, query: str, where: str) -> DataStreamWriter:
-    """The query's writer. `query` is its name; `where` the sink's path in the spec. Raises SpecError if the columns
-    don't fit the sink."""
+def written(
+    rows: DataFrame, sink: Sink, kafka: Kafka, query: str, checkpoint: str, where: str
+) -> DataStreamWriter:
+    """The query's writer. `query` is its name, `checkpoint` its directory, `where` the sink's path in the spec. Raises
+    SpecError if the columns don't fit the sink."""
     rows = rows.drop(RECORD)
     if isinstance(sink, TopicSink):
         records = encoded(rows, sink.format, sink.key, where)
@@ -39,7 +44,7 @@ def written(rows: DataFrame, sink: Sink, kafka: Kafka, query: str, where: str) -
         return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
     if isinstance(sink, FileSink):
         lines = encoded(rows, sink.format, "", where).select(f.coalesce("value", f.lit("null")).alias("value"))
-        return rows_each_batch(lines, query, partial(_append, Path(sink.file), query))
+        return rows_each_batch(lines, query, partial(_append, Path(resolved(sink.file)), checkpoint))
     assert isinstance(sink, ConsoleSink)
     return rows_each_batch(rows, query, partial(_show, query, sink.console))
 
@@ -87,8 +92,8 @@ def rows_each_batch(rows: DataFrame, query: str, write: Callable[[DataFrame, int
     return rows.writeStream.queryName(query).foreachBatch(write)
 
 
-def _append(path: Path, query: str, rows: DataFrame, batch: int) -> None:
-    TextFile(path, query).write(batch, (row.value for row in rows.toLocalIterator()))
+def _append(path: Path, checkpoint: str, rows: DataFrame, batch: int) -> None:
+    TextFile(path, query_id_in(checkpoint) or "").write(batch, (row.value for row in rows.toLocalIterator()))
 
 
 def _show(query: str, most: int, rows: DataFrame, batch: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from ottla.spark.jobs.frames import STARVED_MAX, run, run_all
+from ottla.spark.jobs.frames import STARVED_MAX, Stopped, run, run_all
 
 LATE = "org.apache.spark.SparkException: Python worker failed to connect back."
 
@@ -19,6 +19,7 @@ class Queries:
         self.ends = list(ends)
         self.lastProgress = progress
         self.started = self.stopped = 0
+        self.name = "p.out"
 
     def trigger(self, **_: Any) -> Queries:
         return self
@@ -68,3 +69,9 @@ def test_the_others_are_stopped_when_one_fails() -> None:
     with pytest.raises(StreamingQueryException, match="DataLoss"):
         run_all([(runs, ""), (fails, "")])  # type: ignore[list-item]
     assert runs.stopped == 1
+
+
+def test_a_query_that_was_stopped_from_outside_is_no_success() -> None:
+    """Spark stops a query without an error if another one starts from its checkpoint."""
+    with pytest.raises(Stopped, match="the query p.out was stopped from outside"):
+        run(Queries(None), "1 second", lambda _: None)  # type: ignore[arg-type]
