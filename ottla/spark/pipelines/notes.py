@@ -90,7 +90,8 @@ def _refused(target: Target, query_id: str) -> str | None:
 
 def note(pipeline: Pipeline, start: str) -> None:
     """Writes the notes of all queries of a pipeline before they start. `start` has the offsets at which the pipeline
-    begins, as JSON; it is empty if they needn't be kept. Raises SpecError if another process was faster, and OSError."""
+    begins, as JSON; it is empty if there is nothing to keep. Raises OSError, and SpecError if a target got an owner
+    after `compare`."""
     checkpoint = local_path(pipeline.checkpoint)
     if checkpoint is None:
         return
@@ -138,4 +139,3 @@ def _noted(checkpoint: Path) -> dict[str, Note]:
         except (ValueError, TypeError) as error:
             raise SpecError([f"{file} is no note of a query: {error}"]) from error
     return found
-

@@ -1,13 +1,13 @@
 """Which query of which pipeline writes a target, and the refusals if another one would. Pure; `notes` has the files.
 
-1. The checkpoint of each query has a note of the query's pipeline, its sink, and its target. A sink's name may come from
-   its place in the spec, so a change of the spec can give a checkpoint to another sink, or a target to a new checkpoint.
-   The first loses rows of the new target, the second writes every row again.
+1. The checkpoint of each query has a note of the query's pipeline, its sink, and its target. A sink's name may come
+   from its place in the spec, so a change of the spec can give a checkpoint to another sink, or a target to a new
+   checkpoint. The first loses rows of the new target, the second writes every row again.
 2. A topic knows the query that writes it by transactions. A file, a directory of files and a table of dead letters know
    only the numbers of batches, which a new checkpoint begins again at 0: its first batches would pass for written. So
    each of these exclusive targets has the id of the query that owns it.
-3. Two pipelines that are loaded together may not share a checkpoint or an exclusive target: neither note is there yet
-   when both start.
+3. Pipelines that are loaded together, and sinks of one pipeline, may not share a checkpoint or an exclusive target:
+   there are no notes yet when both start.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A pipeline as streaming queries: one for each sink, and one for the rows that fail.
 
-The queries read the same source, each from its own position, so a sink that is slow or fails doesn't hold the others'
-rows back. A row must come out the same in each of them: steps have to depend on nothing but their rows.
+The queries read the same source, each from its own position, so a sink that is slow doesn't hold the others' rows
+back. If one query fails, all are stopped. A row must come out the same in each of them: steps have to depend on nothing
+but their rows.
 """
 
 from __future__ import annotations
@@ -79,9 +80,7 @@ def check(pipeline: Pipeline, kafka: Kafka) -> None:
 def transactional(pipeline: Pipeline) -> list[str]:
     """The names of the pipeline's queries that write transactions."""
     names = [
-        name
-        for name, sink in pipeline.named_sinks
-        if isinstance(sink, TopicSink) and sink.guarantee == "exactly-once"
+        name for name, sink in pipeline.named_sinks if isinstance(sink, TopicSink) and sink.guarantee == "exactly-once"
     ]
     if isinstance(pipeline.errors, DeadLetterTopic):
         names.append(DEAD_LETTERS)

@@ -30,9 +30,7 @@ from .text_file import TextFile
 _HEADERS = "__connect.errors."
 
 
-def written(
-    rows: DataFrame, sink: Sink, kafka: Kafka, query: str, checkpoint: str, where: str
-) -> DataStreamWriter:
+def written(rows: DataFrame, sink: Sink, kafka: Kafka, query: str, checkpoint: str, where: str) -> DataStreamWriter:
     """The query's writer. `query` is its name, `checkpoint` its directory, `where` the sink's path in the spec. Raises
     SpecError if the columns don't fit the sink."""
     rows = rows.drop(RECORD)

@@ -27,7 +27,9 @@ def read(spark: SparkSession, source: Source, kafka: Kafka, *, start: str, fatal
     says where. If `fatal`, a row that can't be decoded ends the pipeline. Raises ParseException if Spark can't parse
     the schema."""
     if isinstance(source, TopicSource):
-        return decoded(Flow(_records(spark, source, kafka, start or source.start), fatal), source.format, source.schema_)
+        return decoded(
+            Flow(_records(spark, source, kafka, start or source.start), fatal), source.format, source.schema_
+        )
     if source.format == "parquet":
         return Flow(_files(spark, source), fatal)
     return decoded(Flow(_lines(spark, source), fatal), source.format, source.schema_)

@@ -288,7 +288,11 @@ class Pipeline(_Object):
         Field(description="`once`: the rows that are there now, in as many batches as needed, and then the end."),
     ] = Every(every="1 second")
     checkpoint: Annotated[
-        str, Field(min_length=1, description="The directory with the positions of the pipeline's queries.")
+        str,
+        Field(
+            min_length=1,
+            description="The directory with the positions of the pipeline's queries. No other pipeline may have it.",
+        ),
     ]
     kafka: Annotated[
         dict[str, str],

@@ -73,5 +73,5 @@ def test_the_others_are_stopped_when_one_fails() -> None:
 
 def test_a_query_that_was_stopped_from_outside_is_no_success() -> None:
     """Spark stops a query without an error if another one starts from its checkpoint."""
-    with pytest.raises(Stopped, match="the query p.out was stopped from outside"):
+    with pytest.raises(Stopped, match=r"the query p\.out was stopped from outside"):
         run(Queries(None), "1 second", lambda _: None)  # type: ignore[arg-type]

@@ -11,13 +11,15 @@ from ottla.spark.pipelines.spec import Pipeline, parse
 
 
 def pipeline(*sinks: dict[str, Any], name: str = "p", checkpoint: str = "c", errors: Any = "fail") -> Pipeline:
-    return parse({
-        "name": name,
-        "source": {"topic": "t"},
-        "sinks": list(sinks),
-        "checkpoint": checkpoint,
-        "errors": errors,
-    })
+    return parse(
+        {
+            "name": name,
+            "source": {"topic": "t"},
+            "sinks": list(sinks),
+            "checkpoint": checkpoint,
+            "errors": errors,
+        }
+    )
 
 
 def resolve(place: str) -> str:
