@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -17,7 +18,8 @@ from ottla.spark.jobs.frames import batch
 from ottla.spark.pipelines import running
 from ottla.spark.pipelines.confirming import Unconfirmed
 from ottla.spark.pipelines.refusals import SpecError
-from ottla.spark.pipelines.spec import parse
+from ottla.spark.pipelines.sources import start_at
+from ottla.spark.pipelines.spec import TopicSource, parse
 from tests.spark.topics import Topics
 
 Run = Callable[..., str]
@@ -82,6 +84,17 @@ def test_all_queries_begin_at_one_latest(run: Run, spark: SparkSession, bootstra
     run(**spec, errors={"topic": dead})
     assert texts(spark, bootstrap, sink) == ['{"id":1}']
     assert texts(spark, bootstrap, dead) == ["bad after"]
+
+
+def test_partitions_that_came_after_the_first_start_are_read_from_their_beginning(
+    bootstrap: str, topics: Topics
+) -> None:
+    topic = topics.create(2)
+    topics.write(topic, 1, [Record(0, 0, None, b"a")])
+    source, kafka = TopicSource(topic=topic, start="latest"), {"bootstrap.servers": bootstrap}
+    assert json.loads(start_at(source, kafka, None)) == {topic: {"0": 0, "1": 1}}
+    assert json.loads(start_at(source, kafka, {topic: {"0": 7}, "gone": {"0": 1}})) == {topic: {"0": 7, "1": -2}}
+    assert start_at(TopicSource(topic=topic), kafka, None) == ""
 
 
 def test_a_refusal_of_transactions_is_answered_by_a_confirmation(

@@ -98,21 +98,22 @@ def note(pipeline: Pipeline, start: str) -> None:
     for name, target in targets_of(pipeline, resolved).items():
         folder = checkpoint / name
         folder.mkdir(parents=True, exist_ok=True)
-        create(folder / NOTE, Note(pipeline.name, name, target.text)._asdict())
         create(folder / "metadata", {"id": str(uuid.uuid4())})
         query_id = query_id_in(str(folder))
         assert query_id is not None
         if target.exclusive:
-            _claim(target, query_id, f"{pipeline.name}.{name}")
+            _claim(target, query_id, f"{pipeline.name}.{name}", known=(folder / NOTE).exists())
+        # The note comes after the claim: a note says that the target was claimed.
+        create(folder / NOTE, Note(pipeline.name, name, target.text)._asdict())
     if start:
         create(checkpoint / START, json.loads(start))
 
 
-def _claim(target: Target, query_id: str, query: str) -> None:
+def _claim(target: Target, query_id: str, query: str, *, known: bool) -> None:
     place = Path(target.place)
     if target.kind == "file":
         try:
-            TextFile(place, query_id).claim()
+            TextFile(place, query_id).claim(known=known)
         except LedgerError as error:
             raise SpecError([f"{query}: {error}"]) from error
         return

@@ -8,7 +8,8 @@ with the length after the batch, too. A process holds a lock of the file meanwhi
 1. If the last batch comes again (Spark repeats a batch whose end it didn't note), the file is first cut to the length
    before it.
 2. An older batch was written whole before the last one, and is left out.
-3. Every other batch must be the next one. A gap means that the ledger or the checkpoint was set back, or deleted.
+3. The first batch may have any number: a query may go on in another file. Every other batch must be the next one.
+   A gap means that the ledger or the checkpoint was set back.
 4. After a whole batch, the file's length must be the ledger's: otherwise another program has cut or extended the file.
 """
 
@@ -34,10 +35,10 @@ class LedgerError(Exception):
 
 
 class _Ledger(NamedTuple):
-    """`batch` is −1 before the first batch. `after` is None while the batch is written."""
+    """`batch` is None before the first batch. `after` is None while the batch is written."""
 
     query: str
-    batch: int
+    batch: int | None
     before: int
     after: int | None
 
@@ -58,14 +59,16 @@ class TextFile:
             return None
         return other_owner(f"file {self._path}", noted.query, self._query_id, self._ledger.name)
 
-    def claim(self) -> None:
-        """Makes the query the owner of the file; what the file has already stays. Raises LedgerError if the file has
-        another owner, and OSError."""
+    def claim(self, *, known: bool) -> None:
+        """Makes the query the owner of the file; what the file has already stays. `known` tells that the query has
+        claimed the file before. Raises LedgerError if the file has another owner or lost its ledger, and OSError."""
+        if known and not self._ledger.exists():
+            raise self._lost()
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._locked() as file:
             sync_directory(self._path.parent)
             length = os.fstat(file.fileno()).st_size
-            create(self._ledger, _Ledger(self._query_id, -1, length, length)._asdict())
+            create(self._ledger, _Ledger(self._query_id, None, length, length)._asdict())
         if refused := self.refused():
             raise LedgerError(refused)
 
@@ -91,7 +94,9 @@ class TextFile:
         """The length to which the file is cut before the batch is appended; None if the batch is in the file."""
         noted = self._noted()
         if noted is None:
-            raise LedgerError(f"{self._ledger} was deleted: without it, nothing tells which batches {self._path} has")
+            raise self._lost()
+        if noted.batch is None:
+            return size
         if batch < noted.batch:
             return None
         if size < noted.before or (noted.after is not None and size != noted.after):
@@ -105,10 +110,16 @@ class TextFile:
         if batch > noted.batch + 1 or noted.after is None:
             raise LedgerError(
                 f"{self._path} has the batches to {noted.batch - (noted.after is None)}, and batch {batch} comes: the "
-                "file or the checkpoint was set back or deleted. Restore both to one state, or write to another file "
-                "from another checkpoint"
+                "file or the checkpoint was set back. Restore both to one state, or write to another file from "
+                "another checkpoint"
             )
         return noted.after
+
+    def _lost(self) -> LedgerError:
+        return LedgerError(
+            f"{self._ledger} was deleted: without it, nothing tells which batches {self._path} has. Restore it, or "
+            "write to another file"
+        )
 
     def _noted(self) -> _Ledger | None:
         try:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from ottla.net.names import Transaction
+from ottla.net.names import Transaction, TransactionalIdState
 from ottla.spark import decisions
 from ottla.spark.decisions import Decision, Refused, TaskWritten
 from ottla.spark.pipelines.confirming import confirmations, in_words_of_pipelines
@@ -42,7 +42,7 @@ def test_a_checkpoint_that_was_set_back() -> None:
 
 @pytest.mark.parametrize("remembered", [True, False])
 def test_lost_transactions(remembered: bool) -> None:
-    known = {"task": decisions.TransactionalIdState("CompleteAbort", 5, 0)} if remembered else {}
+    known = {"task": TransactionalIdState("CompleteAbort", 5, 0)} if remembered else {}
     told = in_words_of_pipelines(decisions._lost(LAST, [LOST], known), "flights.out")
     assert "'flights.out=skip 17'" in told
     assert "'flights.out=rewrite 17'" in told

@@ -81,6 +81,19 @@ def test_a_sink_with_a_new_name_is_refused(tmp_path: Path) -> None:
     assert "`name: topic-1` goes on where it was" in refused(pipeline(tmp_path, {"topic": "a", "name": "out"}))[0]
 
 
+def test_a_deleted_note_lets_a_query_go_on_elsewhere_and_a_deleted_ledger_doesnt(tmp_path: Path) -> None:
+    each = pipeline(tmp_path, {"file": f"{tmp_path}/f"})
+    started(each)
+    (tmp_path / "f.batches").unlink()
+    with pytest.raises(SpecError, match=r"p\.file-1: .*f\.batches was deleted"):
+        notes.note(each, "")
+    other = pipeline(tmp_path, {"file": f"{tmp_path}/g"})
+    assert "wrote to file" in refused(other)[0]
+    (tmp_path / "c/file-1/pipeline.json").unlink()
+    started(other)
+    assert (tmp_path / "g.batches").exists()
+
+
 def test_files_that_are_no_notes_are_refused(tmp_path: Path) -> None:
     each = pipeline(tmp_path, {"files": f"{tmp_path}/d"}, {"file": f"{tmp_path}/f"})
     started(each)

@@ -17,7 +17,7 @@ QUERY, OTHER = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-
 def written(path: Path, batch: int, *lines: str, query_id: str = QUERY) -> str:
     """The file after a batch of a query that has just started."""
     file = TextFile(path, query_id)
-    file.claim()
+    file.claim(known=batch > 0 and path.exists())
     file.write(batch, lines)
     return path.read_text()
 
@@ -77,8 +77,6 @@ def test_a_new_checkpoint_is_refused(tmp_path: Path) -> None:
 
 def test_a_gap_between_batches_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
-    with pytest.raises(LedgerError, match="has the batches to -1, and batch 5 comes"):
-        written(path, 5, "f")
     written(path, 0, "a")
     with pytest.raises(LedgerError, match="has the batches to 0, and batch 2 comes"):
         written(path, 2, "c")
@@ -101,14 +99,23 @@ def test_a_file_that_another_program_changed_is_refused(tmp_path: Path, content:
     assert path.read_text() == content
 
 
+def test_a_query_may_go_on_in_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    assert written(path, 5, "f") == "f\n"
+    assert written(path, 5, "f") == "f\n"
+    assert written(path, 6, "g") == "f\ng\n"
+
+
 def test_a_ledger_that_is_gone_or_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     file = TextFile(path, QUERY)
-    file.claim()
+    file.claim(known=False)
     ledger = path.with_name("out.txt.batches")
     ledger.unlink()
     with pytest.raises(LedgerError, match="was deleted"):
         file.write(0, ["a"])
+    with pytest.raises(LedgerError, match="was deleted"):
+        file.claim(known=True)
     for text in ("{", '{"query": "p.out", "batch": 1, "length": 4}'):
         ledger.write_text(text)
         with pytest.raises(LedgerError, match="is no ledger"):
