@@ -19,7 +19,7 @@ from ottla.spark.pipelines import running
 from ottla.spark.pipelines.progress import Progress
 from ottla.spark.pipelines.refusals import SpecError
 from ottla.spark.pipelines.spec import parse
-from tests.spark.topics import Topics
+from tests.spark.topics import BEGIN_MS, Topics
 
 Run = Callable[..., list[Progress]]
 
@@ -166,6 +166,26 @@ def test_rows_of_one_key_come_once(run: Run, topics: Topics, tmp_path: Path) -> 
         sinks=[{"file": str(tmp_path / "out"), "format": "json"}],
     )
     assert sorted((tmp_path / "out").read_text().splitlines()) == ['{"id":0}', '{"id":1}']
+
+
+def test_the_console_shows_some_rows_and_takes_all(
+    run: Run, topics: Topics, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keys are remembered from one batch to the next: all tasks of a batch are carried out, whatever is shown."""
+    source = topics.create(1)
+    steps = [
+        {"select": ["CAST(value AS INT) AS id", "_record.timestamp AS at"]},
+        {"dedup": {"keys": ["id"], "by": "at", "within": "1 hour"}},
+        {"select": ["id"]},
+    ]
+    topics.write(source, 0, [Record(n, BEGIN_MS + n, None, b"%d" % n) for n in range(8)])
+    run(source={"topic": source}, steps=steps, sinks=[{"console": 3}])
+    first = capsys.readouterr().out
+    assert first.count("id=") == 3
+    assert "… and 5 more rows" in first
+    topics.write(source, 0, [Record(n, BEGIN_MS + n, None, b"%d" % n) for n in range(10)])
+    run(source={"topic": source}, steps=steps, sinks=[{"console": 3}])
+    assert sorted(line.strip() for line in capsys.readouterr().out.splitlines() if "id=" in line) == ["id=8", "id=9"]
 
 
 def test_values_of_connect_keep_their_types(

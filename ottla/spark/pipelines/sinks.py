@@ -19,6 +19,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ottla.spark.exactly_once import query_id_in
+from ottla.wording import counted
 
 from .encoding import encoded
 from .flow import FAILURE, RECORD
@@ -95,8 +96,13 @@ def _append(path: Path, checkpoint: str, rows: DataFrame, batch: int) -> None:
 
 
 def _show(query: str, most: int, rows: DataFrame, batch: int) -> None:
-    shown = rows.limit(most).collect()
-    if shown:
-        print(f"{query}, batch {batch}:")
-        for row in shown:
+    """Prints the first rows, and takes all of them: a step with state has its state committed only if each of its tasks
+    was carried out, and a row that ends the pipeline may come behind the rows that are shown."""
+    count = 0
+    for count, row in enumerate(rows.toLocalIterator(), 1):
+        if count == 1:
+            print(f"{query}, batch {batch}:")
+        if count <= most:
             print("  " + ", ".join(f"{name}={value}" for name, value in row.asDict().items()))
+    if count > most:
+        print(f"  … and {counted(count - most, 'more row')}", flush=True)
