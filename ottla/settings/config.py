@@ -8,7 +8,7 @@ default.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import cast
 
@@ -156,7 +156,8 @@ class BrokerConfig(TypedValues):
         use an entry, it leaves the entry out with a warning, so that an entry in the metadata never stops a broker. If
         entries contradict one another or the static settings, as entries of one broker and of the cluster may, the
         settings in the contradiction keep their present values, and all others change. (Kafka's DynamicBrokerConfig
-        changes none then.) At a broker's start the present values are those of the static settings.
+        changes none then.) At a broker's start the present values are those of the static settings, so a restarted
+        broker may have other values than one that runs.
         """
         warnings: list[str] = []
         usable_broker = _usable(broker, True, warnings)
@@ -179,6 +180,8 @@ class BrokerConfig(TypedValues):
 
         Contradictions are ended one after the other, because the end of one may be the end of others. The rounds end,
         because each gives settings their present entries back, and the present entries don't contradict one another.
+        If a problem names none of the settings that change, all of them keep their present entries; those about logins
+        only if nothing else helps.
         """
         present, wanted = (self.dynamic_broker, self.dynamic_default), (dict(broker), dict(default))
         layers = list(zip(wanted, present, strict=True))
@@ -187,14 +190,20 @@ class BrokerConfig(TypedValues):
                 return self._with(*wanted, warnings)
             except InvalidConfiguration as error:
                 problem = error.problems[0]
-            assert isinstance(problem, Contradiction)
-            changed = [name for name in problem.settings if any(new.get(name) != old.get(name) for new, old in layers)]
-            assert changed, problem
+            names = sorted({name for layer in (*wanted, *present) for name in layer})
+            changing = [name for name in names if any(new.get(name) != old.get(name) for new, old in layers)]
+            named = problem.settings if isinstance(problem, Contradiction) else ()
+            changed = (
+                [name for name in named if name in changing]
+                or [name for name in changing if "sasl." not in name]  # a removed user must not be able to log in again
+                or changing
+            )
+            assert changed, problem  # only if the present entries were a problem
             for name in changed:
                 for new, old in layers:
                     new.pop(name, None)
                     new.update({name: old[name]} if name in old else {})
-            warnings.append(f"{' and '.join(changed)} {'stay' if changed[1:] else 'stays'} unchanged: {problem}")
+            warnings.append(f"{_left(changed, present)}: {problem}")
 
     def serving(self, opened: Listeners) -> BrokerConfig:
         """This configuration for a broker that has opened its listeners: it keeps their names and protocols until its
@@ -311,6 +320,14 @@ def _usable(layer: Mapping[str, str], per_broker: bool, warnings: list[str]) -> 
             continue
         usable[name] = text
     return usable
+
+
+def _left(names: Sequence[str], present: Sequence[Mapping[str, str]]) -> str:
+    """Says that settings keep their present dynamic entries or, without such entries, what the static settings say."""
+    stay = [name for name in names if any(name in layer for layer in present)]
+    out = [name for name in names if name not in stay]
+    parts = [(stay, ("stays unchanged", "stay unchanged")), (out, ("is left out", "are left out"))]
+    return ", and ".join(f"{' and '.join(some)} {words[len(some) > 1]}" for some, words in parts if some)
 
 
 def _is_dynamic(update: Update, per_broker: bool) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -312,7 +314,7 @@ def test_an_entry_that_contradicts_the_static_settings_stays_unchanged_and_the_o
     assert names == {JAAS, "max.connections", "log.retention.ms"}
     assert changed.get_secret(JAAS) == "new"
     assert changed.warnings == (
-        "max.connections.per.ip stays unchanged: max.connections.per.ip=0: is allowed only with"
+        "max.connections.per.ip is left out: max.connections.per.ip=0: is allowed only with"
         " max.connections.per.ip.overrides",
     )
     assert "max.connections.per.ip" not in changed.dynamic_broker
@@ -340,6 +342,27 @@ def test_at_the_start_contradictory_entries_leave_the_static_values() -> None:
     changed, names = config.with_dynamic({LEAST: "200"}, {MOST: "100", "max.connections": "9"})
     assert names == {"max.connections"}
     assert (changed[LEAST], changed[MOST]) == (1, 2)
+    assert changed.warnings == (f"{LEAST} and {MOST} are left out: {LEAST}=200: must not exceed {MOST}, which is 100",)
+
+
+def test_a_problem_that_names_too_few_settings_stops_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a check may, in which a setting was forgotten."""
+    static = BrokerConfig.from_sources("node.id=1")
+    present, _ = static.with_dynamic({MOST: "20"}, {"max.connections": "8"})
+
+    def forgetful(values: Mapping[str, Any]) -> list[str]:
+        if values[LEAST] > values[MOST]:
+            return [Contradiction("the lags are wrong", "log.cleaner.threads")]
+        return ["the number is wrong"] if values["max.connections"] == 666 else []
+
+    monkeypatch.setattr("ottla.settings.config.inconsistencies", forgetful)
+    changed, names = present.with_dynamic({LEAST: "200", MOST: "20", JAAS: "new"}, {"max.connections": "9"})
+    assert names == {JAAS}
+    assert changed.warnings == (f"max.connections stays unchanged, and {LEAST} is left out: the lags are wrong",)
+    assert (changed[LEAST], changed[MOST], changed["max.connections"]) == (0, 20, 8)
+    changed, names = static.with_dynamic({}, {"max.connections": "666"})
+    assert not names
+    assert changed.warnings == ("max.connections is left out: the number is wrong",)
 
 
 def test_entries_that_are_right_only_together_stay_together() -> None:
@@ -349,7 +372,7 @@ def test_entries_that_are_right_only_together_stay_together() -> None:
     changed, names = config.with_dynamic({**pair, **wrong}, {})
     assert names == set(pair)
     assert len(changed.warnings) == 1
-    assert changed.warnings[0].startswith("log.cleaner.threads stays unchanged: log.cleaner.dedupe.buffer.size=")
+    assert changed.warnings[0].startswith("log.cleaner.threads is left out: log.cleaner.dedupe.buffer.size=")
 
 
 @pytest.mark.parametrize(
