@@ -2,7 +2,9 @@
 
 Bytes are received into a buffer that all connections share, and whole frames are served from there, without a copy.
 Only an incomplete frame moves to memory of the connection's own, which is granted by a budget (`ottla.net.memory`). An
-answer is sent by the callback that received the request: there is neither a task nor a queue in between.
+answer is sent by the callback that received the request: there is neither a task nor a queue in between. Requests that
+have been received, and wait for answers before them, go on while a turn of the event loop has time for them; then they
+wait in a queue, behind those of other connections (`ottla.net.turns`).
 
 The `Pipeline` says which request may start, and which answer is next. While a request can't start, or the peer doesn't
 receive its answers, nothing more is read. So a connection's memory has a bound: the requests (and their bytes) that may
@@ -237,7 +239,7 @@ class Connection:
                 # The next request was blocked only by the answers that were just sent.
                 if not self._cut_served(buffer, position, end):
                     self._keep(buffer, position, end)
-                self._loop.call_soon(self._resume)
+                server.resumes.wait(self._resume)
                 return
         if self._blocked and not position and buffer is not server.receive_buffer:
             # The waiting frames stay in the memory that received them, and that the budget counts already.
@@ -284,7 +286,7 @@ class Connection:
         return memory.reserve_answer(self, api_key, self._loop.time(), self._granted)
 
     def _granted(self) -> None:
-        self._loop.call_soon(self._resume)
+        self._server.resumes.wait(self._resume)
 
     def _serve(self, buffer: Memory, start: int, end: int) -> bool:
         """Dispatches a request. Returns False if the request has to wait for memory, or the connection was closed."""
@@ -424,7 +426,8 @@ class Connection:
         self._unmuting = None
         if self._inbox is None or self._have < len(self._inbox):
             self._unpause()
-        self._resume()
+        if self._blocked:
+            self._server.resumes.go_on(self._resume)
 
     def metered(self) -> Meter:
         """The stopwatch of the time that the event loop spends on this connection. From the first call on, the time in
@@ -443,11 +446,12 @@ class Connection:
             return
         if self._queued and not self._out.stopped:
             self._send()
-        self._resume()
+        if self._blocked:
+            self._server.resumes.go_on(self._resume)
 
     def may_go_on(self) -> None:
         """Called when a request that couldn't start may be able to start now."""
-        self._loop.call_soon(self._resume)
+        self._server.resumes.wait(self._resume)
 
     def _resume(self) -> None:
         """Serves the requests in the inbox that waited for an answer before them."""
@@ -489,8 +493,8 @@ class Connection:
         """Called when more bytes can be sent, or a piece of a file was read ahead. Continues to send and to serve."""
         self.idle_sweeps = 0
         self._send()
-        if not self._out.stopped:
-            self._resume()
+        if self._blocked and not self._out.stopped:
+            self._server.resumes.go_on(self._resume)
 
     def _unreadable(self, error: BaseException) -> None:
         self.close(f"a file range of an answer can't be read from disk: {error}")

@@ -4,14 +4,17 @@ A step of a handshake costs up to a few milliseconds of CPU time: a signature, a
 certificates. So a handshake that has received bytes waits for its turn in a queue of its own (`ottla.net.turns`).
 
 The peer of a handshake has `HANDSHAKE_SECONDS` to send what the handshake needs. The time that a handshake waits for
-its turn doesn't count, so an overloaded broker never gives up handshakes because it is slow itself.
+its turn doesn't count, so an overloaded broker never gives up handshakes because it is slow itself. But no signature is
+made for a peer that has hung up meanwhile, as clients do that have waited for too long.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from time import perf_counter
 from typing import Protocol
 
-from ottla.net.turns import Turns
+from ottla.net.turns import Clock, Turns
 
 TURN_SECONDS = 0.001  # and one step, which takes up to 4 ms on a busy machine
 HANDSHAKE_SECONDS = 10.0
@@ -28,10 +31,10 @@ class UnderWay(Protocol):
 class Handshakes:
     """The handshakes of one server. `raw` is the buffer into which all of its TLS channels receive encrypted bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = perf_counter) -> None:
         self.raw = bytearray()
         self.under_way: dict[UnderWay, None] = {}
-        self.turns = Turns(seconds=TURN_SECONDS)
+        self.turns = Turns(clock, TURN_SECONDS)
 
     def begin(self, handshake: UnderWay) -> None:
         """Adds a handshake."""
@@ -43,7 +46,10 @@ class Handshakes:
         """Removes a handshake that has succeeded or failed."""
         self.under_way.pop(handshake, None)
 
-    def give_up_late_ones(self, now: float) -> None:
-        """Ends the handshakes whose peers have taken too long."""
-        for handshake in list(self.under_way):
-            handshake.give_up_if_late(now)
+    def give_up_late_ones(self, now: float, turns: Turns) -> None:
+        """Ends the handshakes whose peers have taken too long, in the given turns."""
+        turns.wait_for_each(list(self.under_way), partial(_give_up_if_late, now))
+
+
+def _give_up_if_late(now: float, handshake: UnderWay) -> None:
+    handshake.give_up_if_late(now)

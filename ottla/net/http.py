@@ -27,6 +27,7 @@ from ottla.net.channel import PlainChannel
 from ottla.net.handshakes import Handshakes
 from ottla.net.http_streams import HeadTooLong, HttpStream
 from ottla.net.tls import TlsChannel
+from ottla.net.turns import Turns
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +112,7 @@ class HttpServer:
         self._listening: list[asyncio.Task[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._handshakes = Handshakes()
+        self._turns = Turns()
 
     async def start(self, host: str, port: int) -> int:
         """Opens the port (0: a free one) and returns it. Raises OSError."""
@@ -160,7 +162,7 @@ class HttpServer:
         context = self._door.context()
         accepted.setblocking(False)
         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        channel = PlainChannel(accepted) if context is None else TlsChannel(accepted, self._handshakes)
+        channel = PlainChannel(accepted) if context is None else TlsChannel(accepted, self._handshakes, self._turns)
         try:
             certificate = None
             if isinstance(channel, TlsChannel):

@@ -20,10 +20,12 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nlargest
+from select import epoll
+from time import perf_counter
 from typing import Protocol
 
 from ottla.net.busy_poll import WINDOW_SECONDS, BusyPoll
@@ -34,13 +36,15 @@ from ottla.net.handshakes import Handshakes
 from ottla.net.memory import BufferedMemory
 from ottla.net.pending import Part, Pending
 from ottla.net.tls import TlsChannel
-from ottla.net.turns import Readers, Reads
+from ottla.net.turns import Clock, Epoll, Reads, Turns
 from ottla.protocol.received import Memory
 
 logger = logging.getLogger(__name__)
 
 RECEIVE_BUFFER_BYTES = 256 * 1024
 ACCEPTS_PER_TURN = 16  # each of them takes up to 50 µs
+RESUMES_SECONDS = 0.002  # of each turn of the event loop, for received requests that couldn't start
+SWEEPS_SECONDS = 0.001  # of each turn of the event loop, for the closing of connections that a check has found
 HELD_MAX = 1000  # this number of connections above the rate of their address is held unread; more are closed at once
 
 Reply = list[Part] | tuple[Part, ...] | Pending | Postponed | None
@@ -131,7 +135,8 @@ class Server:
         disk_threads: DiskThreads | None = None,
         rates: Rates | None = None,
         begin_login: BeginLogin = no_login,
-        bounded_turns: bool = True,
+        open_epoll: Callable[[], Epoll] = epoll,
+        turn_clock: Clock = perf_counter,
     ) -> None:
         self.dispatch = dispatch
         self.rates = rates
@@ -143,9 +148,10 @@ class Server:
         self.memory = BufferedMemory(limits.buffered_memory_bytes)
         self.busy_poll = BusyPoll(asyncio.get_running_loop().call_soon, busy_poll_seconds)
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
-        self._reads = Reads() if bounded_turns else None
-        self.readers: Readers = self._reads or asyncio.get_running_loop()
-        self.handshakes = Handshakes()
+        self.readers = Reads(turn_clock, open_epoll=open_epoll)
+        self.resumes = Turns(turn_clock, RESUMES_SECONDS)
+        self.handshakes = Handshakes(turn_clock)
+        self._sweeps = Turns(turn_clock, SWEEPS_SECONDS)
         self.listeners: dict[str, Listener] = {}
         self.connections_by_host: dict[str, int] = {}
         self.connection_count = 0
@@ -191,15 +197,16 @@ class Server:
             return True
         if not self.protects(listener):
             return False
-        self._close_longest_unused(1, "another broker connects")
+        for connection in self._longest_unused(1):
+            self._close_for_others("another broker connects", connection)
         return True
 
     def protects(self, listener: Listener) -> bool:
         """Whether `listener` is the brokers' own one, beside clients' listeners."""
         return listener.name == self.limits.inter_broker_listener and len(self.listeners) > 1
 
-    def _close_longest_unused(self, count: int, why: str) -> None:
-        """Closes the `count` least recently used connections of clients, or all if there are fewer."""
+    def _longest_unused(self, count: int) -> list[Connection]:
+        """The `count` least recently used connections of clients, or all if there are fewer."""
         limits, listeners = self.limits, self.listeners.values()
         alone = len(listeners) == 1
         clients = (
@@ -208,7 +215,10 @@ class Server:
             if alone or listener.name != limits.inter_broker_listener
             for connection in listener.connections
         )
-        for connection in nlargest(count, clients, key=lambda client: (client.idle_sweeps, client.idle)):
+        return nlargest(count, clients, key=lambda client: (client.idle_sweeps, client.idle))
+
+    def _close_for_others(self, why: str, connection: Connection) -> None:
+        if not connection.closed:
             self.connections_closed_for_others += 1
             connection.close(f"max.connections is reached, {why}, and this connection was used longest ago")
 
@@ -219,36 +229,42 @@ class Server:
             await asyncio.gather(self._sweeper, return_exceptions=True)
         for listener in self.listeners.values():
             listener.close()
-        if self._reads is not None:
-            self._reads.close()
+        self.readers.close()
 
     async def _sweep(self) -> None:
         """Once a second, closes connections that are idle, connections above max.connections, and connections that take
-        their answers slowly while others wait for memory."""
+        their answers slowly while others wait for memory. All of this has its turns: of those who are silent there may
+        be thousands."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(1.0)
             try:
-                self._sweep_once(loop.time())
+                if not self._sweeps.waiting:
+                    self._sweep_once(loop.time())
             except Exception:  # a bug with one connection mustn't end the sweeps, which close the other connections
                 logger.exception("the check for idle and slow connections failed, and is repeated in a second")
 
     def _sweep_once(self, now: float) -> None:
-        self.handshakes.give_up_late_ones(now)
-        for holder in self.memory.overdue(now):
-            if isinstance(holder, Connection) and not holder.waits_for_broker:
-                holder.close("it sends a large frame, or reads a large answer, too slowly while others wait")
+        self.handshakes.give_up_late_ones(now, self._sweeps)
+        self._sweeps.wait_for_each(self.memory.overdue(now), _close_as_slow)
         excess = self.connection_count - self.limits.connections_max
         if excess > 0:
-            self._close_longest_unused(excess, f"there are {excess} too many")
+            why = f"there are {excess} too many"
+            self._sweeps.wait_for_each(self._longest_unused(excess), partial(self._close_for_others, why))
         for listener in self.listeners.values():
-            for connection in list(listener.connections):
-                connection.idle_sweeps += 1
-                if connection.login is not None and now >= connection.login.deadline:
-                    connection.close("it hasn't logged in within ottla.login.timeout.ms")
-                    continue
-                if 0 <= self.limits.idle_seconds_max < connection.idle_sweeps and connection.idle:
-                    connection.close("idle for connections.max.idle.ms")
+            self._sweeps.wait_for_each(list(listener.connections), partial(self._close_if_silent, now))
+
+    def _close_if_silent(self, now: float, connection: Connection) -> None:
+        connection.idle_sweeps += 1
+        if connection.login is not None and now >= connection.login.deadline:
+            connection.close("it hasn't logged in within ottla.login.timeout.ms")
+        elif 0 <= self.limits.idle_seconds_max < connection.idle_sweeps and connection.idle:
+            connection.close("idle for connections.max.idle.ms")
+
+
+def _close_as_slow(holder: Hashable) -> None:
+    if isinstance(holder, Connection) and not holder.waits_for_broker:
+        holder.close("it sends a large frame, or reads a large answer, too slowly while others wait")
 
 
 class Listener:
@@ -356,7 +372,7 @@ class Listener:
             self.connections[connection] = None
             self._begin_login(connection)
             return
-        channel = TlsChannel(sock, server.handshakes, server.readers)
+        channel = TlsChannel(sock, server.handshakes, server.resumes, server.readers)
         connection = Connection(self, channel, self._next_id, host)
         self.connections[connection] = None
         channel.handshake(

@@ -9,7 +9,7 @@ are in the page cache, by the same rule as for `sendfile` (`ottla.net.outgoing`)
    socket doesn't take them, the channel keeps them, sends them as soon as it can, and takes no others before. That
    are at most `CHUNK_BYTES` and their overhead.
 2. Bytes that were received may lie decrypted or encrypted in the channel while the socket has none, so the channel
-   itself calls the callback of `on_readable` again.
+   itself calls the callback of `on_readable` again, in a turn (`ottla.net.turns`).
 3. OpenSSL's buffers in memory never shrink, so they get small pieces. That bounds the memory of an idle connection.
 4. A client that takes its answers fast can't hold the event loop: after `TURN_BYTES` the channel says that it is full,
    until the loop's next turn.
@@ -25,7 +25,7 @@ import ssl
 from collections.abc import Callable
 
 from ottla.net.handshakes import HANDSHAKE_SECONDS, Handshakes
-from ottla.net.turns import Readers
+from ottla.net.turns import Readers, Turns
 from ottla.protocol.received import Buffer
 
 CHUNK_BYTES = 64 * 1024  # plain bytes that are encrypted at once
@@ -67,19 +67,24 @@ class TlsChannel:
         "_socket",
         "_succeeded",
         "_tls",
+        "_turns",
         "_unsent",
         "_waited_s",
         "_waits_since",
         "_writable",
     )
 
-    def __init__(self, connected: socket.socket, handshakes: Handshakes, readers: Readers | None = None) -> None:
-        """`readers` calls back when bytes have arrived; by default the event loop does."""
+    def __init__(
+        self, connected: socket.socket, handshakes: Handshakes, turns: Turns, readers: Readers | None = None
+    ) -> None:
+        """`readers` calls back when bytes have arrived; by default the event loop does. Reads of bytes that the channel
+        has already wait in `turns`."""
         self._socket = connected
         self._descriptor = connected.fileno()
         self._loop = asyncio.get_running_loop()
         self._readers: Readers = self._loop if readers is None else readers
         self._handshakes = handshakes
+        self._turns = turns
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._tls: ssl.SSLObject | None = None
@@ -148,6 +153,9 @@ class TlsChannel:
         self._incoming.write(raw[:received])
         try:
             if self._tls is None:
+                if self._has_hung_up():
+                    self._handshake_failed("the peer hung up before its turn")
+                    return
                 self._tls = self._context().wrap_bio(self._incoming, self._outgoing, server_side=True)
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -169,6 +177,14 @@ class TlsChannel:
         succeeded(self)
         if not self._closed and self._readable is not None:
             self.on_readable(self._readable)
+
+    def _has_hung_up(self) -> bool:
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True
 
     def _flushed_handshake(self) -> bool:
         """Sends what the handshake has to send: a few kilobytes, which a new connection's buffer takes."""
@@ -224,7 +240,7 @@ class TlsChannel:
         elif self._outgoing.pending > _UNREAD_BYTES_MAX:
             raise ConnectionError("the peer asks for new keys again and again, and reads nothing")
         if self._ended or (filled == len(into) and (incoming.pending or tls.pending())):
-            self._loop.call_soon(self._readable_again)
+            self._turns.wait(self._readable_again)
         if not filled and not self._ended:
             raise BlockingIOError
         return filled
@@ -301,7 +317,7 @@ class TlsChannel:
         if self._context is None and self._tls is not None:
             self._readers.add_reader(self._descriptor, callback)
             if self._incoming.pending or self._tls.pending() or self._ended or self._failure is not None:
-                self._loop.call_soon(self._readable_again)
+                self._turns.wait(self._readable_again)
 
     def not_readable(self) -> None:
         """See `Channel`."""

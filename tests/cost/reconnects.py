@@ -1,4 +1,4 @@
-"""A broker to which thousands of clients reconnect at once, and the longest turns of its event loop meanwhile.
+"""A broker to which thousands of clients come at once, and the longest turns of its event loop meanwhile.
 
 A turn's length is the CPU time that the loop's thread takes for it: what other processes take doesn't count.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,13 +15,16 @@ from pathlib import Path
 
 import psutil
 
-from ottla.protocol.frames import API_VERSIONS
+from ottla.protocol.frames import API_VERSIONS, request_frame
+from ottla.protocol.messages import write_request
 from tests.peers.certificates import Authority
 from tests.peers.ottla_broker import OttlaBroker
 from tests.peers.wire import Wire, free_port
 
 PROCESSES = 4
 STARTS_S = 4.0
+IDLE_MS = 6_000
+_HELLO = request_frame(API_VERSIONS, 0, 1, "many", write_request(API_VERSIONS, 0, {}))
 
 
 class TimedBroker(OttlaBroker):
@@ -91,4 +95,33 @@ def longest_turns_ms(folder: Path, count: int) -> list[float]:
             for pipe in (client.stdin, client.stdout):
                 if pipe is not None:
                     pipe.close()
+        broker.stop()
+
+
+def longest_plain_turns_ms(folder: Path, count: int, requests: int) -> list[float]:
+    """The longest turns of a broker's event loop, in ms of CPU time, while `count` clients connect at once, send this
+    number of requests in one piece, and are silent until the broker closes their connections."""
+    address = f"127.0.0.1:{free_port()}"
+    broker = TimedBroker(
+        folder / "broker", address, connections_max_idle_ms=str(IDLE_MS), socket_listen_backlog_size="4096"
+    )
+    clients: list[socket.socket] = []
+    try:
+        with Wire(address) as wire:
+            wire.call(API_VERSIONS, 0)
+        time.sleep(STARTS_S)
+        host, _, port = address.rpartition(":")
+        clients += [socket.create_connection((host, int(port))) for _ in range(count)]
+        for client in clients:
+            client.sendall(_HELLO * requests)
+        for client in clients:
+            client.settimeout(60)
+            received = 0
+            while piece := client.recv(1024 * 1024):
+                received += len(piece)
+            assert bool(received) == bool(requests)
+        return broker.longest_ms()
+    finally:
+        for client in clients:
+            client.close()
         broker.stop()

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from ottla.settings.config import BrokerConfig
 
 from .disk import SimulatedDisk
 from .loop import Process, SimulationLoop
-from .machine import Descriptors, InlineExecutor, LoopThreads
+from .machine import Descriptors, InlineExecutor, LoopThreads, TurnClock
 from .network import Network, Stream, connect
 from .store import SimulatedStore, StoreServer
 
@@ -182,7 +183,8 @@ class Node:
                 InlineExecutor,
                 LoopThreads(),
                 0.0,
-                False,
+                partial(world.network.open_epoll, process),
+                TurnClock(world.random),
                 lambda store, stall_s: RenewalTask(store),
             ),
         )

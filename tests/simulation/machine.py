@@ -3,7 +3,7 @@
 `uuid4`, `secrets` and `SystemRandom` all use `os.urandom`. It is replaced while a simulation runs, so that all random
 numbers of the product come from the seed. `os.sendfile` is replaced because its arguments are descriptors, which are
 numbers in a table here. `perf_counter`, by which long work is cut into slices, always returns the same time: otherwise
-the number of yields would depend on the machine.
+the number of yields would depend on the machine. The turns of connections have a clock of their own (`TurnClock`).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 FIRST_DESCRIPTOR = 1 << 20
+STEP_SECONDS_MAX = 0.002
 
 
 class Descriptors:
@@ -61,6 +62,19 @@ def simulated_machine(random: Random, descriptors: Descriptors) -> Iterator[None
             setattr(module, name, counter)
         os.urandom, os.sendfile = urandom, sendfile
         random_module._urandom = seeded  # type: ignore[attr-defined]
+
+
+class TurnClock:
+    """A clock of turns for which each step takes up to `STEP_SECONDS_MAX`. So turns end in the middle of the steps that
+    wait, though no virtual time passes."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        self._now += self._random.uniform(0, STEP_SECONDS_MAX)
+        return self._now
 
 
 class LoopThreads:

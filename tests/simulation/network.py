@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import select
 from collections import Counter, deque
 from collections.abc import Callable
 from random import Random
@@ -178,6 +179,10 @@ class Network:
         self._sockets.pop(sock, None)
         self._descriptors.sockets.pop(sock.fileno(), None)
 
+    def open_epoll(self, process: Process) -> SimulatedEpoll:
+        """What `select.epoll` opens for a real process."""
+        return SimulatedEpoll(self, process, self._descriptors)
+
     def new_descriptor(self, owner: Any) -> int:
         number = self._descriptors.new()
         self._descriptors.sockets[number] = owner
@@ -208,6 +213,7 @@ class _Pollable:
         self.process = process
         self.reader: asyncio.Handle | None = None
         self.writer: asyncio.Handle | None = None
+        self.epoll: SimulatedEpoll | None = None  # where it is registered
         self.closed = False
         self._descriptor = network.new_descriptor(self)
         self._read_polled = False
@@ -238,6 +244,8 @@ class _Pollable:
 
     def check_readable(self) -> None:
         """Schedules the reader's callback if there is something to read, again and again until all is read."""
+        if self.epoll is not None:
+            self.epoll.check_readable()
         if self.reader is not None and not self._read_polled and self.readable:
             self._read_polled = True
             self.network.soon(self.process, self._poll_reader)
@@ -261,6 +269,39 @@ class _Pollable:
         if handle is not None and self.writable:
             handle._run()  # type: ignore[attr-defined]
             self.check_writable()
+
+
+class SimulatedEpoll(_Pollable):
+    """Knows which of the registered sockets are readable. It has the methods of `ottla.net.turns.Epoll`."""
+
+    def __init__(self, network: Network, process: Process, descriptors: Descriptors) -> None:
+        super().__init__(network, process)
+        self._sockets = descriptors.sockets
+        self._registered: dict[int, _Pollable] = {}
+
+    def register(self, descriptor: int, events: int, /) -> None:
+        assert events == select.EPOLLIN
+        sock = self._registered[descriptor] = self._sockets[descriptor]
+        sock.epoll = self
+        self.check_readable()
+
+    def unregister(self, descriptor: int, /) -> None:
+        self._registered.pop(descriptor).epoll = None
+
+    def poll(self, seconds: float, count: int, /) -> list[tuple[int, int]]:
+        ready = [descriptor for descriptor, sock in self._registered.items() if sock.readable][:count]
+        for descriptor in ready:
+            self._registered[descriptor] = self._registered.pop(descriptor)
+        return [(descriptor, select.EPOLLIN) for descriptor in ready]
+
+    @property
+    def readable(self) -> bool:
+        return any(sock.readable for sock in self._registered.values())
+
+    def close(self) -> None:
+        self.closed = True
+        self.reader = None
+        self._sockets.pop(self._descriptor, None)
 
 
 class Listener(_Pollable):
@@ -348,6 +389,7 @@ class SimulatedSocket(_Pollable):
             return
         if self.peer is not None and not self.was_reset and not self.vanished:
             self.network.carry(self, _END)
+        self._left_epoll()
         self.network.closed(self)
         self.closed = True
         self.reader = self.writer = None
@@ -400,9 +442,14 @@ class SimulatedSocket(_Pollable):
 
     def vanish(self) -> None:
         """Ends the socket silently, because its host lost its power."""
+        self._left_epoll()
         self.vanished = True
         self.closed = True
         self.reader = self.writer = None
+
+    def _left_epoll(self) -> None:
+        if self.epoll is not None:
+            self.epoll.unregister(self._descriptor)
 
     def _has_read(self, size: int) -> None:
         self.unread -= size

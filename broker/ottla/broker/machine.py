@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random, SystemRandom
+from select import epoll
 
 from ottla.broker.log.disk import Disk, RealDisk
 from ottla.metadata.renewal import Renewal, RenewalThread
@@ -21,6 +22,7 @@ from ottla.net.busy_poll import WINDOW_SECONDS
 from ottla.net.disk_threads import DiskThreads, VolumeThreads
 from ottla.net.server import OpenSocket, open_socket
 from ottla.net.streams import Connect, connect_tcp
+from ottla.net.turns import Clock, Epoll
 
 Threads = Callable[[int], Executor]
 
@@ -48,5 +50,6 @@ class Machine:
     threads: Threads = ThreadPoolExecutor  # an executor with the given number of workers, for which start and stop wait
     disk_threads: DiskThreads = field(default_factory=VolumeThreads)  # for reads of data that isn't in memory
     busy_poll_seconds: float = WINDOW_SECONDS  # 0 in a simulation, whose clock stands still while callbacks are due
-    bounded_turns: bool = True  # of reads from connections; not in a simulation, whose sockets the kernel doesn't know
+    open_epoll: Callable[[], Epoll] = epoll  # knows which sockets of clients are readable
+    turn_clock: Clock = time.perf_counter  # measures the turns that connections have of the event loop
     renewal: Callable[[Store, float], Renewal] = renewal_thread  # renews the registration's lease

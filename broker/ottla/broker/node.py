@@ -257,7 +257,8 @@ class Broker:
             machine.disk_threads,
             self.throttling.connection_rates,
             self.logins.begin,
-            machine.bounded_turns,
+            machine.open_epoll,
+            machine.turn_clock,
         )
         self.making_way: MakingWay = MakingWay(
             self.server,

@@ -26,6 +26,7 @@ from ottla.net.peer import Peer
 from ottla.net.server import Limits, Server
 from ottla.net.streams import BlockingStream, connect_tcp
 from ottla.net.tls_streams import connect_tls
+from ottla.net.turns import Turns
 from ottla.protocol.errors import ProtocolError
 from ottla.security.contexts import client_context, server_context
 from ottla.security.stores import read_stores
@@ -264,13 +265,78 @@ def test_a_silent_peer_is_given_up(run, caplog):
             writer.write(b"\x16\x03\x01")
             await until(lambda: house.connections != [])
             now = asyncio.get_running_loop().time()
-            house.server.handshakes.give_up_late_ones(now + HANDSHAKE_SECONDS - 1)
+            turns = Turns()
+            house.server.handshakes.give_up_late_ones(now + HANDSHAKE_SECONDS - 1, turns)
+            await until(lambda: not turns.waiting)
             assert house.connections
-            house.server.handshakes.give_up_late_ones(now + HANDSHAKE_SECONDS + 1)
+            house.server.handshakes.give_up_late_ones(now + HANDSHAKE_SECONDS + 1, turns)
+            await until(lambda: not turns.waiting)
             assert not house.connections
             assert await reader.read() == b""
         (line,) = log_lines(caplog)
         assert line == "listener SSL: the TLS handshake with 127.0.0.1 failed: it didn't end within 10 s"
+
+    run(scenario)
+
+
+def test_no_signature_is_made_for_a_peer_that_hung_up_before_its_turn(run, caplog):
+    async def scenario(house: House) -> None:
+        asked = []
+        house.terms.context = lambda: asked.append(1)  # type: ignore[method-assign, assignment, func-returns-value]
+        outgoing = ssl.MemoryBIO()
+        with pytest.raises(ssl.SSLWantReadError):
+            house.trusting().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost").do_handshake()
+        with caplog.at_level(logging.INFO):
+            with socket.create_connection(("127.0.0.1", house.port)) as gone:
+                gone.sendall(outgoing.read())
+            await until(lambda: log_lines(caplog) != [])
+        assert not house.connections
+        assert not asked
+        (line,) = log_lines(caplog)
+        assert line == "listener SSL: the TLS handshake with 127.0.0.1 failed: the peer hung up before its turn"
+
+    run(scenario)
+
+
+class Held(Turns):
+    """Turns whose steps wait until the test lets them go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Callable[[], None]] = []
+
+    def wait(self, step: Callable[[], None]) -> None:
+        self.held.append(step)
+
+
+def test_what_the_channel_holds_itself_is_read_in_a_turn(run):
+    async def scenario(house: House) -> None:
+        turns = house.server.resumes = Held()
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = house.trusting().wrap_bio(incoming, outgoing, server_hostname="localhost")
+        reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
+
+        async def talk(step: Callable[[], Any]) -> Any:
+            while True:
+                try:
+                    return step()
+                except ssl.SSLWantReadError:
+                    writer.write(outgoing.read())
+                    incoming.write(await reader.read(65536))
+
+        await talk(client.do_handshake)
+        writer.write(outgoing.read())
+        await until(lambda: not house.server.handshakes.under_way)
+        assert not turns.held
+        client.write(frame(b"last"))
+        with pytest.raises(ssl.SSLWantReadError):
+            client.unwrap()
+        assert await talk(lambda: client.read(100)) == b"last"
+        assert house.connections, "the peer's goodbye is in the channel, and waits"
+        for step in turns.held:
+            step()
+        assert not house.connections
+        writer.close()
 
     run(scenario)
 
