@@ -427,3 +427,20 @@ def test_resizes(
     assert (decision.resize.name if decision.resize else None) == resized
     assert (decision.restart.pod.name if decision.restart else None) == restarted
     assert decision.message == message
+
+
+def test_who_is_cut_off_from_the_others_goes_one_at_a_time_unless_records_would_be_lost() -> None:
+    def chosen(*changes: Mapping[str, object], others: str = "") -> tuple[str | None, str]:
+        found = decide(_three(*changes), window_open=False, others=others, cut_off={0, 1})
+        assert not found.evictable
+        return found.restart.pod.name if found.restart is not None else None, found.waits_for
+
+    risk = {"report": _risk("offline", "orders-0")}
+    assert chosen(risk, risk) == ("k-0", "")
+    assert chosen(risk) == ("k-1", "")
+    assert chosen({"report": Report(controls=True)}) == ("k-1", "")
+    assert chosen({}, {}, {"ready": False}) == (None, "k-2 to be ready")
+    assert chosen(others="k-etcd-0 to be ready") == (None, "k-etcd-0 to be ready")
+    assert chosen({"report": _risk("loses_records", "orders-0")}) == ("k-1", "")
+    lossy = {"report": _risk("loses_records", "orders-0")}
+    assert chosen(lossy, lossy)[0] is None

@@ -25,6 +25,10 @@ restart of the operator, and a second change during a roll becomes part of that 
    are restarted in this way one at a time. No pod is restarted in this way if records would be lost, if its broker
    doesn't reach the metadata, or while a pod of etcd or of the controllers is away.
 
+7. A broker that doesn't trust the authority of the others' certificates can't catch up with them, nor they with it. So
+   it is restarted as soon as all other pods are ready, even if that makes partitions unavailable, but not if records
+   would be lost, or if it doesn't reach the metadata.
+
 A risk is unavoidable if waiting can't remove it: the partition has one replica, or no more replicas than its minimal
 ISR. Two brokers that have replicas of such a partition are restarted one after the other.
 
@@ -178,6 +182,7 @@ def decide(
     held: Collection[int] = (),
     limit: int = 1,
     together: Mapping[int, Report] = NOBODY,
+    cut_off: Collection[int] = (),
 ) -> Decision:
     """Decides which pod is restarted or resized next, if any.
 
@@ -187,7 +192,8 @@ def decide(
     for evictions: these brokers may have records that no other broker has yet. `hold`: a condition that has to come
     true before pods are restarted for changes. `others`: a pod of etcd or of the controllers that has to be back before
     any broker's pod is restarted. `limit`: how many pods may be away at the same time. `together`: reports of brokers
-    whose pods may join those that are away, each about a stop of its broker together with these pods.
+    whose pods may join those that are away, each about a stop of its broker together with these pods. `cut_off`:
+    brokers that don't trust the authority of the others' certificates.
     """
     staying = [pod for pod in pods if pod.id not in held]
     outdated = [pod for pod in staying if pod.outdated]
@@ -219,6 +225,14 @@ def decide(
             return decision(
                 Restart(first, "RollingRestart", f"{first.name} is restarted: {pod.name} waits for this restart"), ""
             )
+    if alone := [pod for pod in staying if pod.id in cut_off]:
+        if first_away := others or next(filter(None, map(_absent, staying)), ""):
+            return decision(None, first_away)
+        for pod in sorted(alone, key=lambda pod: (_controls(pod), bool(_blocked(pod, pod.report)), pod.id)):
+            if _keeps_records(pod):
+                said = f"{pod.name} is restarted: it doesn't trust the authority of the other brokers' certificates"
+                return decision(Restart(pod, "RollingRestart", said), "")
+        return decision(None, _blocked(alone[0], alone[0].report))
     away, able = joining(staying, limit)
     if away:
         for pod in able if window_open and not hold else ():
@@ -265,6 +279,13 @@ def _first_lacking(pod: Pod, pods: Sequence[Pod]) -> Pod | None:
     """The first pod of the same StatefulSet that lacks a volume and has a lower number than this pod, if any."""
     before = [each for each in pods if each.lacks_volume and each.stateful_set == pod.stateful_set and each.id < pod.id]
     return min(before, key=lambda each: each.id, default=None)
+
+
+def _keeps_records(pod: Pod) -> bool:
+    """Whether a broker that doesn't trust the others may stop: no records are lost, though partitions may be
+    unavailable."""
+    report = pod.report
+    return report is not None and report.metadata_connected and "loses_records" not in report.blocking
 
 
 def _away(pod: Pod) -> bool:
