@@ -3,7 +3,8 @@
 A kubelet mounts the Secret when a pod starts, looks for changes now and then, and at once when the pod's annotation
 says so. While the Secret is missing, running pods keep their files, and no pod starts. A process reads changed files
 while it runs: it keeps its key while the file of the key is missing. It takes over nothing that keeps a broker with the
-former files and one with the new ones from accepting each other.
+former files and one with the new ones from accepting each other. A process of an older release reads no file at all
+while that of its key is missing.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ class Kubelets:
 
     def __init__(self, server: ApiServer, cluster: str, counts: Counter[str]) -> None:
         self.processes: dict[str, InForce] = {}  # by the pod's name, of pods with encrypted links
+        self.older: set[str] = set()  # the uids of the pods whose processes are those of an older release
         self.deaf: set[str] = set()  # the pods whose kubelets don't look again before their time
         self._server = server
         self._cluster = cluster
@@ -97,8 +99,9 @@ class Kubelets:
         for name, pod in sorted(pods.items()):
             if _mounts_keys(pod) and not going(pod):
                 self._look(pod)
-                if name in self.processes:
-                    self._reread(name, self._mounts[pod["metadata"]["uid"]].files)
+                uid = pod["metadata"]["uid"]
+                if name in self.processes and (LINKS_FILE in self._mounts[uid].files or uid not in self.older):
+                    self._reread(name, self._mounts[uid].files)
 
     def accepts(self, pod: str, pair: Issued) -> bool:
         """Whether the pod's process accepts a client with this certificate."""

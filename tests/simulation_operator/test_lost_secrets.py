@@ -12,8 +12,9 @@ from unittest.mock import patch
 import pytest
 
 from ottla.operator.certificates import hosts_of, pair_in
+from ottla.operator.objects import condition
 from ottla.operator.plan.broker_tls import LINKS_FILE
-from ottla.operator.security import Security
+from ottla.operator.security import ASKED_FOR, Security
 from tests.simulation_operator.kubelets import Kubelets
 from tests.simulation_operator.scenario import KEY, ROUNDS_MAX, Run
 
@@ -103,6 +104,66 @@ def test_a_new_address_outside_is_in_the_brokers_certificate_at_once(world: Run)
     world.play(scene())
 
 
+def test_a_new_address_outside_is_not_told_while_there_is_no_certificate_for_it(world: Run) -> None:
+    async def scene() -> None:
+        await world.settle("forming", ROUNDS_MAX)
+        world.kubelets.deaf = {*_uids(world)}
+        world.person.lose_secrets(*BOTH)
+        world.person.move_nodes()
+        told = world.counts["address told of a listener with TLS"]
+        await world.healed_round()
+        assert world.counts["address told of a listener with TLS"] == told
+        assert _message(world, "ListenersReady") == "the brokers' certificates, which are lost and made anew"
+        await world.settle("after the loss", ROUNDS_MAX)
+        assert world.counts["address told of a listener with TLS"] > told
+
+    world.play(scene())
+
+
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_brokers_of_an_older_release_get_their_keys_by_restarts_one_at_a_time(restarts: int) -> None:
+    world = _world()  # brokers refuse each other for a while, and partitions are unavailable: that is the price
+
+    async def scene() -> None:
+        await world.settle("forming", ROUNDS_MAX)
+        births = _uids(world)
+        pods = sorted(births)
+        world.kubelets.older = {*births.values()}
+        world.person.lose_secrets(*BOTH)
+        for pod in pods[:restarts]:
+            world.server.crash(pod)
+        await world.healed_round(5)
+        assert _uids(world) == births
+        assert "at the latest at" in _message(world, "KeysLost")
+        world.server.now += ASKED_FOR
+        away_max = 0
+        for _ in range(ROUNDS_MAX):
+            await world.healed_round()
+            away_max = max(away_max, len(pods) - len(world.brokers.running()))
+            if not _message(world, "KeysLost"):
+                break
+        assert away_max <= 1
+        kept = [pod for pod, uid in _uids(world).items() if births[pod] == uid]
+        assert kept == pods[:restarts], "a process that has started since trusts the authority"
+        await world.settle("after the restarts", ROUNDS_MAX)
+        assert world.kubelets.strangers() == []
+        assert _message(world, "KeysLost") == ""
+        price = "was deleted, though its broker says {'offline'", "and with it the last replica in sync of"
+        assert [each for each in world.invariants.wrong if not any(said in each for said in price)] == []
+
+    with patch.object(world.invariants, "connects", lambda _: None):
+        world.play(scene())
+
+
+def _uids(world: Run) -> dict[str, str]:
+    return {name: pod["metadata"]["uid"] for name, pod in world.server.pods("broker").items()}
+
+
+def _message(world: Run, kind: str) -> str:
+    assert world.person.cluster is not None
+    return str(condition(world.person.cluster["status"], kind).get("message", ""))
+
+
 async def _at_once(*_: Any) -> bool:
     return True
 
@@ -119,7 +180,7 @@ def _with_a_key_alone(self: Kubelets, name: str, files: dict[str, bytes]) -> Non
     ("owner", "name", "mistake", "told"),
     [
         pytest.param(Security, "_accepted_without_keys", _at_once, "don't accept each other", id="keys come at once"),
-        pytest.param(Kubelets, "_reread", _with_a_key_alone, "not converged", id="brokers read no trust without a key"),
+        pytest.param(Kubelets, "_reread", _with_a_key_alone, "don't accept each other", id="no trust without a key"),
     ],
 )
 def test_mistakes_are_seen(owner: Any, name: str, mistake: Any, told: str) -> None:

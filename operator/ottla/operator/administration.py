@@ -97,7 +97,11 @@ class Administration:
             findings.config_waits_for = findings.config_waits_for or told.refusal
 
     async def addresses(self, visit: Visit) -> None:
-        """Tells brokers their external addresses. A later change of a Service causes a new reconcile, by the watch."""
+        """Tells brokers their external addresses. A later change of a Service causes a new reconcile, by the watch.
+        While keys are lost, no certificate can be for another address, so brokers keep the addresses that they have."""
+        if visit.awaited_keys:
+            visit.findings.listeners_wait_for = visit.awaited_keys
+            return
         waits_for = await self._exposure.tell(visit.broker_pods(), visit.addresses, visit.link, visit.tell)
         visit.findings.listeners_wait_for = waits_for
 

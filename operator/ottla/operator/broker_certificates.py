@@ -6,48 +6,62 @@ started with settings that don't name it, because a container may start anew at 
 
 If the Secret is lost, and the authority's key too, keys come later than the trusted certificates: running brokers keep
 their keys meanwhile, and a broker that starts waits for its files. Kubelets look for changes of a Secret once in a
-minute or two, but at once if the pod changes. So whenever the Secret changes, the pods get an annotation.
+minute or two, but at once if the pod changes. So whenever the Secret changes, the pods get an annotation. The Secret
+itself says in annotations when its data have changed last, and since when it has its trusted certificates, because a
+process of the operator may end at any time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 
 from ottla.operator import certificates, succession
 from ottla.operator.certificates import CLIENT, SERVER, Issued, Secret
 from ottla.operator.etcd_secrets import SecretIncomplete
 from ottla.operator.kube import Kube
-from ottla.operator.objects import annotation, going
+from ottla.operator.objects import Object, annotation, going, seconds_since, timestamp
 from ottla.operator.plan import broker_tls, names
 from ottla.operator.plan.broker_file import server_properties
-from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
+from ottla.operator.plan.broker_pods import BROKER, CONTROLLER, OF_ALL
 from ottla.operator.plan.broker_tls import CLIENTS_CA_FILE, CLUSTER_CA_FILE, LINKS_FILE, ORGANIZATION, PAGES_CA_FILE
 from ottla.operator.refusals import Awaited, Refusals
 from ottla.operator.spec.cluster import Cluster, Listener
 from ottla.operator.visit import Visit
 
+_NOTHING: Object = {"metadata": {}}
 
-async def operators_kept(kube: Kube, visit: Visit, authority: Secret) -> None:
-    """Keeps the Secret with the operator's certificate."""
+
+async def operators_kept(kube: Kube, visit: Visit, authority: Secret, *, cut_off: bool) -> None:
+    """Keeps the Secret with the operator's certificate. `cut_off`: brokers may run that don't trust this authority's
+    certificates, so the present certificate, which all brokers accept, is kept until its end: by it the operator reads
+    the brokers' reports, without which it restarts no pod."""
     cluster = visit.cluster
     name = names.operator_certificate(cluster.name)
     found = await kube.get("Secret", cluster.namespace, name)
     present = certificates.decoded(found)
     pair = Issued(present.get("tls.crt", b""), present.get("tls.key", b""))
-    if not certificates.usable(authority, pair, visit.now) and (succession.signs(authority) or not pair.key):
+    kept = bool(pair.key) and (not succession.signs(authority) or (cut_off and _lasts(pair, visit)))
+    if not kept and not certificates.usable(authority, pair, visit.now):
         pair = _issued(visit, authority, broker_tls.operators_name(cluster), (), CLIENT)
     data = {"ca.crt": succession.trusted(authority), "tls.crt": pair.certificate, "tls.key": pair.key}
     await visit.found.keep_secret(names.secret(cluster, name, "operator", certificates.encoded(data)), found)
 
 
-async def brokers_kept(kube: Kube, visit: Visit, authority: Secret, clients: Secret) -> None:
-    """Keeps the Secret with the brokers' files. `clients`: the authority of clients, empty where no listener asks for
-    certificates. Raises the first refusal of a file that doesn't exist yet, SecretIncomplete if a listener's own Secret
-    can't be used; the other files are kept all the same. If a refused file exists, the refusal is for the part
+def _lasts(pair: Issued, visit: Visit) -> bool:
+    return not certificates.problem_of_pair(pair) and visit.now < certificates.expires_at(pair.certificate)
+
+
+async def brokers_kept(
+    kube: Kube, visit: Visit, found: Object | None, authority: Secret, clients: Secret, *, cut_off: bool
+) -> None:
+    """Keeps the Secret with the brokers' files. `found`: the present Secret; `clients`: the authority of clients, empty
+    where no client shows a certificate; `cut_off`: brokers may run that don't trust this authority's certificates.
+    Raises the first refusal of a file that doesn't exist yet, SecretIncomplete if a listener's own Secret can't be
+    used; the other files are kept all the same. If a refused file exists, the refusal is for the part
     ListenerCertificates, because pods can be made."""
     cluster = visit.cluster
     name = names.broker_certificates(cluster.name)
-    found = await kube.get("Secret", cluster.namespace, name)
     present = certificates.decoded(found)
     # Brokers have to read what they are to trust before anything else can go on, so these files depend on nothing.
     data = {CLUSTER_CA_FILE: succession.trusted(authority)}
@@ -64,27 +78,63 @@ async def brokers_kept(kube: Kube, visit: Visit, authority: Secret, clients: Sec
     data = {file: content for file, content in data.items() if content}
     if not _all_started_anew(visit):
         data = {**present, **data}
-    visit.lacks_keys = bool(set(broker_tls.key_files(cluster)) - data.keys())
-    await visit.found.keep_secret(names.secret(cluster, name, BROKER, certificates.encoded(data)), found)
-    visit.files = names.checksum("".join(f"{file}:{content.hex()}\n" for file, content in sorted(data.items())))
+    now, before = timestamp(visit.now), (found or _NOTHING)
+    files = names.checksum("".join(f"{file}:{content.hex()}\n" for file, content in sorted(data.items())))
+    same_files = annotation(before, names.FILES_CHECKSUM) == files
+    same_trust = present.get(CLUSTER_CA_FILE) == data[CLUSTER_CA_FILE]
+    noted = {
+        names.FILES_CHECKSUM: files,
+        names.FILES_CHANGED: (annotation(before, names.FILES_CHANGED) if same_files else "") or now,
+        names.TRUSTED_SINCE: (annotation(before, names.TRUSTED_SINCE) if same_trust else "") or now,
+        names.CUT_OFF: "true" if cut_off else "",
+    }
+    wanted = names.secret(cluster, name, BROKER, certificates.encoded(data))
+    wanted["metadata"]["annotations"] = noted
+    await visit.found.keep_secret(wanted, found)
+    visit.awaited_keys = awaited_keys(visit, data)
+    visit.files, visit.files_changed = files, noted[names.FILES_CHANGED]
     missing.told()
 
 
-async def lacks_keys(kube: Kube, cluster: Cluster) -> bool:
-    """Whether the brokers' Secret lacks a file without which brokers can't start."""
-    present = certificates.decoded(await kube.get("Secret", cluster.namespace, names.broker_certificates(cluster.name)))
-    return bool(set(broker_tls.key_files(cluster)) - present.keys())
+def awaited_keys(visit: Visit, present: Secret) -> str:
+    """What a broker that started now would have to wait for, because its Secret has only these data; empty if it would
+    find all key files that its settings name. Raises KubeError."""
+    cluster = visit.cluster
+    file = visit.found.get("ConfigMap", names.broker_config(cluster))
+    text = (file or {}).get("data", {}).get(OF_ALL)
+    named = broker_tls.key_files(cluster) if text is None else broker_tls.named_key_files(text)
+    missing = set(named) - present.keys()
+    brought = {broker_tls.file_of(each): each for each in cluster.listeners if each.certificate_secret is not None}
+    if missing - brought.keys():
+        return "the brokers' certificates, which are lost and made anew"
+    for name in sorted(missing):
+        listener = brought[name]
+        return f"the Secret {listener.certificate_secret} with the certificate of the listener {listener.name}"
+    return ""
+
+
+def lacks_links_key(cluster: Cluster, found: Object | None) -> bool:
+    """Whether the brokers' Secret lacks the key of the links between brokers, which are encrypted."""
+    return cluster.links.encrypted_open and LINKS_FILE not in certificates.decoded(found)
+
+
+def trusted_for(visit: Visit, found: Object | None, certificate: bytes) -> timedelta:
+    """For how long the brokers' Secret has had the certificates that brokers trust now; zero if this one isn't among
+    them."""
+    since = annotation(found or _NOTHING, names.TRUSTED_SINCE)
+    trusted = certificates.each_in([certificates.decoded(found).get(CLUSTER_CA_FILE, b"")])
+    if not since or not set(certificates.each_in([certificate])) <= set(trusted):
+        return timedelta()
+    return timedelta(seconds=seconds_since(since, visit.now))
 
 
 async def tell_kubelets(visit: Visit) -> None:
-    """Annotates the pods that have to get changed files, so that their kubelets look at once. A pod without the
-    annotation has been made since the last change, unless this reconcile has changed the Secret. Raises Retry with the
-    first refusal."""
-    changed = ("Secret", names.broker_certificates(visit.cluster.name)) in visit.found.applied
+    """Annotates the pods that were made before the last change of their files, so that their kubelets look at once.
+    Raises Retry with the first refusal."""
     refusals = Refusals()
     for pod in [pod for component in (BROKER, CONTROLLER) for pod in visit.found.all("Pod", component)]:
-        told = annotation(pod, names.FILES_CHECKSUM)
-        if not visit.files or told == visit.files or (not told and not changed) or going(pod):
+        told, made = annotation(pod, names.FILES_CHECKSUM), pod["metadata"].get("creationTimestamp", "")
+        if not visit.files or told == visit.files or going(pod) or (not told and made > visit.files_changed):
             continue
         with refusals.gathered():
             await visit.found.marked("Pod", pod, names.FILES_CHECKSUM, visit.files)

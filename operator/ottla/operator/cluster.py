@@ -34,7 +34,7 @@ from ottla.operator.found import Found
 from ottla.operator.kube import Kube, KubeError
 from ottla.operator.objects import Object, Ref, condition, going, ref_of
 from ottla.operator.parts import Part, carry_out, checked
-from ottla.operator.plan import broker_pods, disruption, etcd_pods, links, names, network, services
+from ottla.operator.plan import broker_pods, broker_tls, disruption, etcd_pods, links, names, network, services
 from ottla.operator.plan.broker_pods import BROKER
 from ottla.operator.plan.cluster_status import Findings, cluster_status, not_looked_at, part_condition, refused
 from ottla.operator.plan.endpoints import endpoint_slices
@@ -133,7 +133,9 @@ class ClusterReconciler:
                 Part("CertificatesTold", tell_kubelets),
                 Part("ListenerCertificates", tell_refused),
                 _applied("ClientConfig", _client_config, ("ListenerAddresses", "BrokerCertificates")),
-                _applied("BrokerConfig", lambda visit: [broker_pods.config_map(visit.cluster)]),
+                _applied(
+                    "BrokerConfig", lambda visit: [broker_pods.config_map(visit.cluster)], ("BrokerCertificates",)
+                ),
                 _applied("NetworkPolicies", _policies),
                 _of_etcd("EtcdState", etcd.look, reads=True),
                 _of_etcd("EtcdConfig", etcd.configure, ("Certificates",), _etcd_config),
@@ -240,6 +242,8 @@ class ClusterReconciler:
         visit = Visit(resource, cluster, spec, found, findings, now, tell, gone)
         visit.existed = visit.pod_names()
         visit.encrypted_somewhere = any(stage.encrypted_open for stage in (cluster.links, *standing.known))
+        if broker_tls.uses_tls(cluster) or visit.encrypted_somewhere:
+            visit.awaited_keys = "the Secrets of the brokers' certificates to be read"
         visit.absent_since = self._absences.look(cluster.ref, found.all("StatefulSet"), found.all("Pod"), now)
         with suppress(KubeError):  # the part FollowedSpec reports such an error
             visit.followed = found.get("ConfigMap", names.followed(cluster.name))
@@ -321,9 +325,10 @@ class ClusterReconciler:
         ready = condition(status, "Ready")
         if _is_news(ready, condition(before, "Ready")) and ready["reason"] in WARNED:
             await self._kube.event(resource, ready["reason"], ready["message"], now, warning=True)
-        strays = condition(status, "PodsOwned")
-        if strays and _is_news(strays, condition(before, "PodsOwned")):
-            await self._kube.event(resource, strays["reason"], strays["message"], now, warning=True)
+        for kind in ("PodsOwned", "KeysLost"):
+            said = condition(status, kind)
+            if said and _is_news(said, condition(before, kind)):
+                await self._kube.event(resource, said["reason"], said["message"], now, warning=True)
         for trouble in troubles:
             kind = part_condition(trouble.part)
             if trouble.failed and _is_news(condition(status, kind), condition(before, kind)):

@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from ottla.operator.kube import Kube, KubeError
-from ottla.operator.objects import OPERATOR, Object, going, is_owned_by_former
+from ottla.operator.objects import OPERATOR, Object, annotation, going, is_owned_by_former
 from ottla.operator.plan import names
 from ottla.operator.plan.broker_pods import BROKER, CONTROLLER
 from ottla.operator.plan.etcd_pods import ETCD
@@ -140,8 +140,14 @@ class Found:
 
     async def keep_secret(self, wanted: Object, present: Object | None) -> None:
         """Applies a Secret, unless the `present` one, as it was just read, is the Cluster's own and has the wanted
-        data. Raises NameTaken, Awaited, KubeError."""
-        if present is None or not self.owns(present) or (present.get("data") or {}) != wanted["data"]:
+        data and annotations. Raises NameTaken, Awaited, KubeError."""
+        noted = (wanted["metadata"].get("annotations") or {}).items()
+        if (
+            present is None
+            or not self.owns(present)
+            or (present.get("data") or {}) != wanted["data"]
+            or any(annotation(present, name) != value for name, value in noted)
+        ):
             await self.apply(wanted)
 
     async def annotate(self, kind: str, item: Object, name: str, value: str) -> None:
@@ -152,7 +158,8 @@ class Found:
         self._objects[kind][meta["name"]] = await self._kube.merge(kind, self._cluster.namespace, meta["name"], patch)
 
     async def marked(self, kind: str, item: Object, name: str, value: str) -> None:
-        """The same whatever has changed since; nothing if the object is gone. Raises KubeError."""
+        """Annotates an object, also if it has changed since it was read. Does nothing if it is gone. Raises
+        KubeError."""
         patch = {"metadata": {"uid": item["metadata"]["uid"], "annotations": {name: value}}}
         named = item["metadata"]["name"]
         try:

@@ -75,8 +75,9 @@ class Rolling:
             held=held,
             limit=limit,
             together=together,
+            cut_off=visit.cut_off,
         )
-        if visit.lacks_keys or not visit.current:
+        if visit.awaited_keys or not visit.current:
             decision = _later(decision, visit)
         findings.decision = decision
         visit.rolls(decision)
@@ -137,7 +138,7 @@ class Rolling:
         ]
         hold = visit.waits_for_others(ETCD, BROKER)
         decision = decide(seen, window_open=visit.window_open, hold=hold)
-        if visit.lacks_keys or stateful_set is None or not is_current(stateful_set):
+        if visit.awaited_keys or stateful_set is None or not is_current(stateful_set):
             decision = _later(decision, visit)
         visit.findings.controller_roll = decision
         visit.rolls(decision)
@@ -156,6 +157,5 @@ def _files(visit: Visit) -> Mapping[str, str] | None:
 def _later(decision: Decision, visit: Visit) -> Decision:
     """The decision without its restart, resize and evictions, because a broker couldn't start now without its key, or
     it isn't known yet which pods are outdated."""
-    keys = "the brokers' certificates, which are lost and made anew" if visit.lacks_keys else ""
-    waits_for = keys or decision.waits_for or "Kubernetes to observe the change of a StatefulSet"
+    waits_for = visit.awaited_keys or decision.waits_for or "Kubernetes to observe the change of a StatefulSet"
     return replace(decision, restart=None, resize=None, waits_for=waits_for, evictable=False)

@@ -49,7 +49,9 @@ class Visit:
     own_settings: Mapping[int, Mapping[str, str]] | None = None  # broker → its dynamic settings before changes
     trust: bytes = b""  # the certificates (PEM) by which clients trust the brokers; empty where nothing is encrypted
     files: str = ""  # a digest of the data of the brokers' Secret; empty where there is none
-    lacks_keys: bool = False  # a broker that started now would have to wait for its key
+    files_changed: str = ""  # when these data have changed last, as Kubernetes writes times
+    awaited_keys: str = ""  # what a broker that started now would have to wait for: its keys; empty if it has all
+    cut_off: frozenset[int] = frozenset()  # brokers that run and don't trust the authority of the others' certificates
     encrypted_somewhere: bool = False  # a broker has the encrypted listener for other brokers open, or will have
     identity: Identity | None = None  # what the operator needs to read encrypted pages, once one had to be read
     link: Link = PLAIN  # the way to connect to brokers

@@ -10,13 +10,13 @@ import itertools
 import json
 import marshal
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from operator import itemgetter
 from typing import Any
 
 from ottla.operator.kinds import KINDS
 from ottla.operator.kube import KubeError
-from ottla.operator.objects import API_VERSION, merge_patch
+from ottla.operator.objects import API_VERSION, merge_patch, timestamp
 from ottla.operator.plan.names import POD_NAME
 from ottla.operator.rights import IN_NAMESPACES, OF_NO_NAMESPACE, asked, each
 from tests.unit.operator.resources import check_resize, filled_in, resources_told
@@ -57,6 +57,7 @@ class World:
         self.webhook: Callable[[str, Object], None] = lambda what, item: None
         # "verb kind name" (a list has no name) → the error that the request raises
         self.refusals: dict[str, Exception] = {}
+        self.clock: Callable[[], datetime] = lambda: datetime(2026, 5, 1, 12, tzinfo=UTC)
         self._versions = itertools.count(1)
 
     # ---- the methods of `Kube`
@@ -294,6 +295,7 @@ class World:
                 "labels": labels,
                 "name": name,
                 "namespace": namespace,
+                "creationTimestamp": timestamp(self.clock()),
                 "ownerReferences": _owner(owner),
             },
             "spec": filled_in(template["spec"]),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,3 +185,20 @@ def test_the_clients_file_says_how_to_connect_and_whom_to_trust() -> None:
     )
     assert data["users.security.protocol"] == "SASL_SSL"
     assert of.internal.authentication is Authentication.SCRAM
+
+
+def test_a_shell_that_waits_for_keys_says_for_which_and_ends_at_once(tmp_path: Path) -> None:
+    of = cluster(listeners=LISTENERS[:1])
+    (process,) = broker_pods.broker_set(of, of.pools[0], 3)["spec"]["template"]["spec"]["containers"]
+    *shell, script = process["command"]
+    with subprocess.Popen([*shell, script.replace("/etc/ottla-tls", str(tmp_path))], stdout=subprocess.PIPE) as waiting:
+        assert waiting.stdout is not None
+        assert waiting.stdout.readline().decode() == f"waiting for the file {tmp_path}/replication-tls.pem\n"
+        waiting.terminate()
+        assert waiting.wait(5) == 143
+        assert waiting.stdout.read() == b""
+
+
+def test_the_key_files_of_a_broker_are_those_that_its_settings_name() -> None:
+    named = broker_tls.named_key_files(server_properties(cluster()))
+    assert named == {"replication-tls.pem", "tls.pem", "mtls.pem", "users.pem"} == {*broker_tls.key_files(cluster())}

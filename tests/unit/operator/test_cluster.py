@@ -76,15 +76,16 @@ class Probe:
 
     def __init__(self) -> None:
         self.accepts = self.shows = True
+        self.refusing: set[str] = set()  # the hosts of brokers that accept nothing
         self.asked: list[tuple[str, int, int]] = []  # the question, how many brokers, and the port
 
     async def accepted(self, hosts: Sequence[str], port: int, pair: Issued) -> bool:
         self.asked.append(("accepted", len(hosts), port))
-        return self.accepts
+        return (self.accepts or not hosts) and self.refusing.isdisjoint(hosts)
 
     async def shown(self, hosts: Sequence[str], port: int, pair: Issued, authority: bytes) -> bool:
         self.asked.append(("shown", len(hosts), port))
-        return self.shows
+        return self.shows or not hosts
 
 
 class EtcdInMemory:
@@ -184,6 +185,7 @@ class Scene:
             }
         )
         self.now = datetime(2026, 5, 1, 12, tzinfo=UTC)
+        self.world.clock = lambda: self.now
         self.probe = Probe()
         self.woken: list[Ref] = []  # Clusters that the reconciler wants to reconcile again soon
         self.topics_held: Condition | None = None  # the condition that the reconciler of Topics reports

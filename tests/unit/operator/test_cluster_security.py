@@ -16,6 +16,7 @@ from ottla.operator.certificates import CLIENT, SERVER, decoded, encoded
 from ottla.operator.cluster import QUIET_S, SOON_S
 from ottla.operator.kube import KubeError
 from ottla.operator.objects import annotation
+from ottla.operator.plan.roll import Report
 from ottla.security.principal_mapping import MappingRules
 from tests.unit.operator.kubernetes_world import Object
 from tests.unit.operator.test_cluster import NODE, OUTSIDE, Scene, running
@@ -651,7 +652,8 @@ def test_pods_are_told_of_changed_files_so_that_kubelets_look_at_once() -> None:
     assert not {*told()} & {*first}
     assert len({*told()}) == 1
     scene.world.remove("Pod", "shop", "k-broker-1")
-    scene.rounds(1)
+    scene.now += timedelta(seconds=5)
+    scene.rounds(2)
     assert told()[1] == "", "a new pod has the present files anyway"
 
 
@@ -662,8 +664,35 @@ def test_a_pod_that_refuses_the_annotation_keeps_nothing_else_from_being_done() 
     scene.world.edit("Cluster", "k", lambda spec: spec["brokers"].update(replicas=4))
     scene.rounds(1)
     assert scene.condition("CertificatesToldReconciled") == ("False", "Refused")
-    told = [annotation(scene.world.objects["Pod", "shop", name], "ottla.dev/files-checksum") for name in scene.pods()]
-    assert [bool(each) for each in told] == [True, False, True, False], "the last one is new"
+    files = annotation(scene.world.objects["Secret", "shop", "k-brokers-tls"], "ottla.dev/files-checksum")
+    assert [each == files for each in _told(scene)] == [True, False, True, False], "the last one is new"
+    scene.world.refusals.clear()
+    scene.now += timedelta(seconds=5)
+    scene.restart()
+    scene.rounds(1)
+    assert _told(scene)[1] == files
+    scene.world.writes.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+
+
+def test_pods_are_told_of_changed_files_by_another_process_if_the_first_one_ends_after_the_change() -> None:
+    scene = running()
+    scene.now += timedelta(days=250)
+    names = scene.pods()
+    for name in names:
+        scene.world.refusals[f"merge Pod {name}"] = KubeError(0, "merging", "the process ends here")
+    scene.rounds(1)
+    scene.world.refusals.clear()
+    scene.now += timedelta(seconds=5)
+    scene.restart()
+    scene.rounds(1)
+    files = annotation(scene.world.objects["Secret", "shop", "k-brokers-tls"], "ottla.dev/files-checksum")
+    assert _told(scene) == [files] * 3
+
+
+def _told(scene: Scene) -> list[str]:
+    return [annotation(scene.world.objects["Pod", "shop", name], "ottla.dev/files-checksum") for name in scene.pods()]
 
 
 def test_keys_that_are_lost_with_the_authority_come_when_brokers_trust_another_one() -> None:
@@ -702,6 +731,131 @@ def test_a_broker_that_waits_for_its_key_is_not_asked_for_longer_than_kubelets_n
     scene.rounds(1)
     assert scene.probe.asked == [("accepted", 0, 9089)]
     assert "replication-tls.pem" in secret(scene, "k-brokers-tls")
+
+
+OWN = {"name": "own", "port": 9095, "type": "Internal", "tls": True, "certificate": {"secretName": "mine"}}
+
+
+def test_a_listener_whose_certificate_does_not_exist_yet_changes_nothing_of_a_healthy_cluster() -> None:
+    scene = running()
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=[PLAIN, OWN]))
+    scene.rounds(3)
+    assert scene.condition("BrokerCertificatesReconciled") == ("False", "Refused")
+    assert scene.condition("BrokerConfigReconciled") == ("False", "Waiting")
+    assert "own.pem" not in scene.world.objects["ConfigMap", "shop", "k-config"]["data"]["server.properties"]
+    assert restarts(scene) == []
+    assert scene.budget() == 1, "a broker that is evicted starts with the settings and files of before"
+
+
+def test_keys_that_a_person_has_to_bring_are_told_apart_from_lost_ones() -> None:
+    scene = Scene(listeners=[PLAIN, OWN])
+    pair = certificates.issued(certificates.authority("elsewhere", scene.now), "own", scene.now)
+    data = encoded({"tls.crt": pair.certificate, "tls.key": pair.key})
+    scene.world.objects["Secret", "shop", "mine"] = {"kind": "Secret", "metadata": {"name": "mine"}, "data": data}
+    scene.rounds(6)
+    for name in ("mine", "k-brokers-tls"):
+        del scene.world.objects["Secret", "shop", name]
+    scene.world.objects["Pod", "shop", "k-broker-0"]["metadata"]["annotations"]["ottla.dev/restart"] = "now"
+    scene.rounds(3)
+    assert restarts(scene) == []
+    assert scene.budget() == 0
+    assert "the Secret mine with the certificate of the listener own" in scene.condition_message("Rolling")
+
+
+def test_a_listener_without_its_certificate_spares_no_broker_the_question_about_another_authority() -> None:
+    scene = running()
+    asked(scene, "k-cluster-ca", {REPLACE: "true"})
+    scene.probe.accepts = False
+    scene.world.edit("Cluster", "k", lambda spec: spec.update(listeners=[PLAIN, OWN]))
+    scene.rounds(2)
+    scene.world.silent_images.add("ottla:1")  # the brokers run, but aren't ready
+    scene.world.settle()
+    scene.now += timedelta(minutes=20)
+    scene.probe.asked.clear()
+    scene.rounds(3)
+    assert {*scene.probe.asked} == {("accepted", 3, 9089)}
+    assert "next.key" in secret(scene, "k-cluster-ca"), "a running broker doesn't trust it"
+
+
+def test_brokers_have_the_time_of_kubelets_from_when_the_operator_writes_what_they_are_to_trust() -> None:
+    scene, _ = running_with_own_authorities()
+    scene.probe.accepts = False
+    scene.world.silent_images.add("ottla:1")
+    scene.world.settle()
+    own_authority(scene, "k-cluster-ca", **certificates.authority("elsewhere", scene.now - timedelta(days=9), 100))
+    scene.world.remove("Secret", "shop", "k-brokers-tls")
+    scene.probe.asked.clear()
+    scene.rounds(2)
+    assert ("accepted", 3, 9089) in scene.probe.asked, "the authority is old, but brokers had no time to read it"
+    assert "replication-tls.pem" not in secret(scene, "k-brokers-tls")
+    scene.now += timedelta(minutes=5)
+    scene.rounds(1)
+    assert "replication-tls.pem" in secret(scene, "k-brokers-tls")
+
+
+def test_brokers_that_never_accept_another_authority_are_restarted_one_at_a_time_after_a_while() -> None:
+    scene = running()
+    for name in ("k-cluster-ca", "k-brokers-tls"):
+        del scene.world.objects["Secret", "shop", name]
+    scene.probe.accepts = False
+    scene.rounds(2)
+    assert scene.condition("KeysLost") == ("True", "KeysAwaited")
+    assert scene.condition_message("KeysLost").endswith("at the latest at 12:15 UTC")
+    assert [reason for reason, _ in scene.world.warnings].count("KeysAwaited") == 1
+    scene.now += timedelta(minutes=14)
+    scene.rounds(2)
+    assert "replication-tls.pem" not in secret(scene, "k-brokers-tls")
+    scene.now += timedelta(minutes=1)
+    scene.rounds(1)
+    assert "replication-tls.pem" in secret(scene, "k-brokers-tls")
+    scene.probe.refusing = {f"ip-{name}" for name in scene.pods()}
+    scene.probe.accepts = True
+    scene.pages.said = {number: Report(risks={"offline": ("orders-0",)}) for number in range(3)}
+    for name in scene.pods():
+        scene.reconcile()
+        assert scene.condition("KeysLost") == ("True", "BrokersCutOff")
+        assert name in scene.condition_message("KeysLost")
+        assert restarts(scene)[-1] == name
+        scene.reconcile()
+        assert restarts(scene)[-1] == name, "one at a time"
+        scene.probe.refusing.discard(f"ip-{name}")
+        scene.world.settle()
+    scene.rounds(2)
+    assert len(restarts(scene)) == 3
+    assert "KeysLost" not in [each["type"] for each in scene.status["conditions"]]
+    scene.world.writes.clear()
+    scene.probe.asked.clear()
+    scene.rounds(3)
+    assert scene.world.writes == []
+    assert scene.probe.asked == []
+
+
+def test_no_pod_is_restarted_while_it_is_not_known_whether_brokers_have_their_keys() -> None:
+    scene = running()
+    scene.world.refusals["get Secret k-brokers-tls"] = KubeError(403, "reading", "no right")
+    for name in scene.pods():
+        scene.world.objects["Pod", "shop", name]["metadata"]["annotations"]["ottla.dev/restart"] = "now"
+    scene.rounds(2)
+    assert restarts(scene) == []
+    assert scene.budget() == 0
+    scene.world.refusals.clear()
+    scene.rounds(6)
+    assert len(restarts(scene)) == 3
+
+
+def test_users_of_a_cluster_with_rights_read_the_pages_though_no_listener_asks_for_certificates() -> None:
+    scene = running(authorization={"type": "simple"})
+    both = [secret(scene, name)["ca.crt"] for name in ("k-cluster-ca-cert", "k-clients-ca-cert")]
+    assert secret(scene, "k-brokers-tls")["pages-ca.crt"] == certificates.joined(both)
+
+
+def test_pages_become_plain_alone_if_the_cluster_says_so() -> None:
+    scene = running(authorization={"type": "simple"})
+    scene.cluster["metadata"]["annotations"] = {"ottla.dev/plain-pages": "true"}
+    scene.rounds(12)
+    assert scene.pages.encrypted == dict.fromkeys(range(3), False)
+    assert links(scene) == ["ENCRYPTED"] * 3
+    assert len(restarts(scene)) == 3
 
 
 def test_the_operators_own_secret_says_whom_brokers_trust_if_all_others_are_lost() -> None:

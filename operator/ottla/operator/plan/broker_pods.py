@@ -20,9 +20,11 @@ RACK = "ottla.dev/rack"  # an annotation of a pod whose rack follows from its no
 RACK_VARIABLE = "OTTLA_BROKER_RACK"  # a variable of containers whose rack the Cluster's spec says
 RACK_FOLDER = "/etc/ottla-rack"
 OF_ALL = "server.properties"
-_RACK_KNOWN = (
-    f'until [ -s {RACK_FOLDER}/rack ]; do sleep 0.2; done; export {RACK_VARIABLE}="$(cat {RACK_FOLDER}/rack)"; '
-)
+# A shell that waits is the container's first process, which a signal ends only if there is a trap for it. (A process
+# that follows by `exec` has no trap.)
+_MAY_END = "trap 'exit 143' TERM; "
+_WAIT = '[ -s "$file" ] || echo "waiting for the file $file"; until [ -s "$file" ]; do sleep 0.2; done; '
+_RACK_KNOWN = f'file={RACK_FOLDER}/rack; {_WAIT}export {RACK_VARIABLE}="$(cat {RACK_FOLDER}/rack)"; '
 # All pods of a pool have one template, which has no settings of single brokers: a change of them would restart the
 # other brokers, too. Instead, each pod reads a file of its own, if there is one.
 _START = (
@@ -31,7 +33,7 @@ _START = (
 )
 DEFAULT_RESOURCES: Object = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 # If the Secret with the keys was lost, a container may start before there are keys again.
-_KEYS_THERE = 'for file in {files}; do until [ -s "$file" ]; do sleep 0.2; done; done; '
+_KEYS_THERE = "for file in {files}; do " + _WAIT + "done; "
 FIRST_S, REGISTERED_S = 4, 6  # seconds until the process answers, and until it serves, after a start without recovery
 START_S_MAX = 600  # seconds until the process answers at all; it also answers while it recovers its logs
 
@@ -65,7 +67,8 @@ def broker_set(cluster: Cluster, pool: Pool, replicas: int) -> Object:
         volumes.append({"name": "rack", "downwardAPI": {"items": items}})
     ports = [{"name": name.lower(), "containerPort": port} for name, port in between_brokers(cluster).items()]
     ports += [{"name": listener.name, "containerPort": listener.port} for listener in cluster.listeners]
-    start = _keys_there(cluster) + (_RACK_KNOWN if pool.rack_key and not pool.rack else "") + _START
+    waiting = _keys_there(cluster) + (_RACK_KNOWN if pool.rack_key and not pool.rack else "")
+    start = (_MAY_END if waiting else "") + waiting + _START
     process = _process(cluster, BROKER, ["/bin/sh", "-c", start], environment, mounts, ports, pool.resources)
     template = pod_template(
         cluster,
@@ -102,7 +105,7 @@ def controller_set(cluster: Cluster) -> Object:
     ]
     command = ["ottla", "broker", "--config", f"{CONFIG_FOLDER}/{OF_ALL}"]
     if waiting := _keys_there(cluster):
-        command = ["/bin/sh", "-c", f"{waiting}exec {' '.join(command)}"]
+        command = ["/bin/sh", "-c", f"{_MAY_END}{waiting}exec {' '.join(command)}"]
     process = _process(cluster, CONTROLLER, command, environment, [], [], wanted.resources)
     template = pod_template(
         cluster, CONTROLLER, wanted.template, [process], _volumes(cluster), more_annotations=_annotations(cluster)

@@ -7,6 +7,7 @@ file, with the key and the certificates.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from ottla.net.names import parse_bootstrap
@@ -24,6 +25,7 @@ PAGES_CA_FILE = "pages-ca.crt"  # both together: the operator and Users read the
 LINKS_FILE = f"{ENCRYPTED_REPLICATION.lower()}.pem"
 MAPPING_RULES = "ssl.principal.mapping.rules"
 _ID = "{id}"
+_KEY_FILE = re.compile(rf"^listener\.name\.\S+\.ssl\.keystore\.location={FOLDER}/(\S+)$", re.MULTILINE)
 
 
 def uses_tls(cluster: Cluster) -> bool:
@@ -31,15 +33,22 @@ def uses_tls(cluster: Cluster) -> bool:
     return cluster.links.encrypted_open or any(listener.tls for listener in cluster.listeners)
 
 
-def asks_for_certificates(cluster: Cluster) -> bool:
-    """Whether a listener asks clients for certificates, so that brokers trust the clients' authority."""
-    return any(listener.authentication is Authentication.TLS for listener in cluster.listeners)
+def knows_certificates_of_clients(cluster: Cluster) -> bool:
+    """Whether clients show certificates, so that brokers trust the clients' authority: at a listener that asks for
+    them, or at the HTTP pages, which a client of a Cluster with `authorization` may read by no other means."""
+    asked = any(listener.authentication is Authentication.TLS for listener in cluster.listeners)
+    return asked or cluster.super_users is not None
 
 
 def key_files(cluster: Cluster) -> list[str]:
     """The files without which brokers and controllers can't start: the key stores of the encrypted listeners."""
     between = [LINKS_FILE] if cluster.links.encrypted_open else []
     return between + [file_of(listener) for listener in cluster.listeners if listener.tls]
+
+
+def named_key_files(properties: str) -> frozenset[str]:
+    """The key files that a broker needs which starts with this text as its server.properties."""
+    return frozenset(_KEY_FILE.findall(properties))
 
 
 def settings(cluster: Cluster) -> dict[str, str]:
@@ -68,7 +77,7 @@ def pages_encrypted(cluster: Cluster) -> bool:
     """Whether pods that are made now serve their HTTP pages over TLS. Their protocol stands in the pod, not in the file
     of settings: a container that starts anew in an older pod reads the present file, and has the older probes. So the
     file of the stages before and after has the stores of these pages, too."""
-    return cluster.links is Links.ENCRYPTED
+    return cluster.links is Links.ENCRYPTED and not cluster.plain_pages
 
 
 def _readers(cluster: Cluster) -> dict[str, str]:

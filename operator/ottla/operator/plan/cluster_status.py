@@ -37,6 +37,7 @@ PASSING = (
     "OverridesApplied",
     "PodsOwned",
     "LinksChanging",
+    "KeysLost",
 )  # the types of conditions that the status leaves out while they don't apply
 _RECONCILED = "Reconciled"
 
@@ -50,6 +51,8 @@ class Findings:
     cluster_id: str = ""
     encrypted_links: bool = False  # every broker has the encrypted listener for other brokers open
     links_change: str = ""  # what brokers do so that the links between them become as the spec wants them
+    keys_wait_for: str = ""  # what has to happen before brokers get keys, which are lost; empty if they have them
+    cut_off: str = ""  # which brokers don't trust the keys that the others have got, as a sentence
     decision: Decision | None = None
     metadata_waits_for: str | None = None  # None if etcd wasn't asked; empty if all members answer
     metadata_serves: bool = True  # a majority of etcd's members answers
@@ -300,6 +303,8 @@ def _conditions(cluster: Cluster, findings: Findings, message: str, ready: int, 
         found.append(Condition("Paused", True, "SpecPaused", "spec.paused is true: nothing is changed"))
     if findings.links_change:
         found.append(Condition("LinksChanging", True, cluster.links.name.capitalize(), findings.links_change))
+    if lost := findings.keys_wait_for or findings.cut_off:
+        found.append(Condition("KeysLost", True, "BrokersCutOff" if findings.cut_off else "KeysAwaited", lost))
     if findings.topics_held is not None:
         found.append(findings.topics_held)
     if findings.strays:

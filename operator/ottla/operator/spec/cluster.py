@@ -35,6 +35,7 @@ PORT_MAX = 65535
 DEFAULT_POOL = "broker"
 GRACE_S = 120
 RESTART = "ottla.dev/restart"  # on a pod: asks to restart it; on a Cluster: all brokers and controllers
+PLAIN_PAGES = "ottla.dev/plain-pages"  # on a Cluster: true if pods serve their HTTP pages without TLS in any case
 
 
 class Defaults(NamedTuple):
@@ -225,6 +226,7 @@ class Cluster:
     balance: Balance
     lost_after_s: float | None  # how long a volume's node may be away before the volume counts as lost
     restart: str  # the value of the annotation RESTART: another value restarts every broker and controller
+    plain_pages: bool  # the HTTP pages stay plain whatever the links are
     internal_tls: bool | None  # whether the links between brokers are to be encrypted; None: as they are, or new: yes
     cluster_ca: Authority
     clients_ca: Authority
@@ -292,6 +294,7 @@ def parse_cluster(resource: Object, defaults: Defaults) -> Cluster:
         balance=parse_balance(spec.get("balance") or {}),
         lost_after_s=_seconds(brokers.get("lostVolumesAfterMinutes")),
         restart=annotation(resource, RESTART),
+        plain_pages=annotation(resource, PLAIN_PAGES) == "true",
         internal_tls=_internal_tls(spec),
         cluster_ca=parse_authority(spec.get("clusterCa") or {}, "clusterCa"),
         clients_ca=parse_authority(spec.get("clientsCa") or {}, "clientsCa"),
