@@ -188,45 +188,6 @@ def test_the_console_shows_some_rows_and_takes_all(
     assert sorted(line.strip() for line in capsys.readouterr().out.splitlines() if "id=" in line) == ["id=8", "id=9"]
 
 
-def test_values_of_connect_keep_their_types(
-    run: Run, spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path
-) -> None:
-    """Lines of CSV → Connect's envelope → JSON: a struct with every type that has a word in Connect."""
-    topic, table = topics.create(1), tmp_path / "table"
-    csv = tmp_path / "in.csv"
-    csv.write_text("1,2.5,true,2013-01-02,2013-01-02T03:04:05Z,text\n,,,,,\n")
-    columns = "i INT, d DOUBLE, b BOOLEAN, day DATE, at TIMESTAMP, s STRING"
-    run(
-        source={"files": str(csv), "format": "csv", "schema": columns},
-        sinks=[{"topic": topic, "format": "connect-json", "key": "i"}],
-    )
-    first, second = values(spark, bootstrap, topic)
-    assert second is None, "a row of nulls is a tombstone"
-    read = json.loads(first or "")
-    assert read["payload"] == {"d": 2.5, "b": True, "day": 15707, "at": 1357095845000, "s": "text"}
-    kinds = {field["field"]: (field["type"], field.get("name")) for field in read["schema"]["fields"]}
-    assert kinds == {
-        "d": ("double", None),
-        "b": ("boolean", None),
-        "day": ("int32", "org.apache.kafka.connect.data.Date"),
-        "at": ("int64", "org.apache.kafka.connect.data.Timestamp"),
-        "s": ("string", None),
-    }
-    run(
-        name="back",
-        source={
-            "topic": topic,
-            "format": "connect-json",
-            "schema": "d DOUBLE, b BOOLEAN, day INT, at BIGINT, s STRING",
-        },
-        steps=[{"filter": "d IS NOT NULL"}],
-        sinks=[{"files": str(table)}],
-        checkpoint=str(tmp_path / "back"),
-    )
-    (row,) = spark.read.parquet(str(table)).collect()
-    assert row.asDict() == {"d": 2.5, "b": True, "day": 15707, "at": 1357095845000, "s": "text"}
-
-
 @pytest.mark.parametrize(
     ("spec", "line"),
     [

@@ -73,8 +73,8 @@ def test_connect_reads_structs_that_a_pipeline_wrote(
 ) -> None:
     topic = topics.create(1)
     rows = [
-        {"id": 1, "name": "a", "tags": ["x", "y"], "day": "2013-01-02"},
-        {"id": 2, "name": None, "tags": [], "day": None},
+        {"id": 1, "name": "a", "tags": ["x", "y"], "day": "2013-01-02", "counts": {"x": 1, "y": None}},
+        {"id": 2, "name": None, "tags": [], "day": None, "counts": {}},
     ]
     (tmp_path / "in.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run(
@@ -85,7 +85,7 @@ def test_connect_reads_structs_that_a_pipeline_wrote(
         source={
             "files": str(tmp_path / "in.json"),
             "format": "json",
-            "schema": "id BIGINT, name STRING, tags ARRAY<STRING>, day DATE",
+            "schema": "id BIGINT, name STRING, tags ARRAY<STRING>, day DATE, counts MAP<STRING, INT>",
         },
         sinks=[{"topic": topic, "format": "connect-json"}],
     )
@@ -103,4 +103,5 @@ def test_connect_reads_structs_that_a_pipeline_wrote(
         wait_for(lambda: out.exists() and len(out.read_text().splitlines()) == 2, "the structs in Connect's file")
     first, second = out.read_text().splitlines()
     assert first.startswith("Struct{id=1,name=a,tags=[x, y],day=Wed Jan 02 ")
-    assert second == "Struct{id=2,tags=[]}"
+    assert first.endswith(",counts={x=1, y=null}}")
+    assert second == "Struct{id=2,tags=[],counts={}}"

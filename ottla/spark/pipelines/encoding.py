@@ -1,68 +1,55 @@
 """From columns to a record's value: text, bytes, JSON, and the envelope of Kafka Connect's JsonConverter.
 
-The envelope has the columns' types in Connect's words. DATE and TIMESTAMP are Connect's logical types: the days
-and the milliseconds since 1970. A row whose columns are all null becomes a null value,
-a tombstone.
+A tombstone of the source stays a tombstone: a row whose record had a null value becomes a record with a null value,
+whatever its columns are. A row that has lost its record, as an aggregate has, becomes a tombstone if the columns of its
+value are all null. No other row does: a null value on a compacted topic deletes the key's last value.
 
-Source: Kafka's org.apache.kafka.connect.json.JsonConverter, org.apache.kafka.connect.data.{Date,Timestamp}.
+Source: Kafka's org.apache.kafka.connect.json.JsonConverter.
 """
 
 from __future__ import annotations
 
 import json
+from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StringType, StructType, VariantType
 
+from .connect_types import connect_schema, to_payload
+from .flow import RECORD
 from .refusals import SpecError
 from .spec import Encoding
 
-_PLAIN: dict[type[DataType], str] = {
-    BooleanType: "boolean",
-    ByteType: "int8",
-    ShortType: "int16",
-    IntegerType: "int32",
-    LongType: "int64",
-    FloatType: "float",
-    DoubleType: "double",
-    StringType: "string",
-    BinaryType: "bytes",
-}
-_DATA = "org.apache.kafka.connect.data"
 _KEEP_NULLS = {"ignoreNullFields": "false"}
 
 
 def encoded(rows: DataFrame, format: Encoding, key: str, where: str) -> DataFrame:
-    """The columns `key` and `value` of records. `key` names the column that becomes the key, and is empty if records
-    have none. Raises SpecError, whose line begins with `where`, if the columns don't fit the format."""
-    names = [name for name in rows.columns if name != key]
-    if key and key not in rows.columns:
-        raise SpecError([f"{where}.key: there is no column '{key}'; the columns are {', '.join(rows.columns)}"])
+    """The columns `key` and `value` of records, from rows that may have the column `_record`. `key` names the column
+    that becomes the key, and is empty if records have none. A tombstone whose column `key` is null has the key of its
+    record. Raises SpecError, whose line begins with `where`, if the columns don't fit the format."""
+    recorded = RECORD in rows.columns
+    columns = rows.drop(RECORD)
+    names = [name for name in columns.columns if name != key]
+    if key and key not in columns.columns:
+        raise SpecError([f"{where}.key: there is no column '{key}'; the columns are {', '.join(columns.columns)}"])
     if not names:
         raise SpecError([f"{where}.key: '{key}' is the only column, so nothing is left for the value"])
-    value = _value(rows.select(*names).schema, format, where)
+    empty = reduce(Column.__and__, (f.col(f"`{name}`").isNull() for name in names))
+    tombstone = f.when(f.col(RECORD).isNotNull(), _of_a_tombstone()).otherwise(empty) if recorded else empty
+    value = f.when(~tombstone, _value(columns.select(*names).schema, format, where)).alias("value")
     if not key:
-        return rows.select(value.alias("value"))
-    return rows.select(_key(rows.schema[key].dataType, key, where).alias("key"), value.alias("value"))
+        return rows.select(value)
+    made = _key(columns.schema[key].dataType, key, where)
+    if recorded:
+        made = f.coalesce(made.cast("binary"), f.when(_of_a_tombstone(), f.col(RECORD)["key"]))
+    return rows.select(made.alias("key"), value)
+
+
+def _of_a_tombstone() -> Column:
+    """Whether the row came from a record whose value is null."""
+    return f.col(RECORD).isNotNull() & f.col(RECORD)["value"].isNull()
 
 
 def _key(kind: DataType, name: str, where: str) -> Column:
@@ -76,7 +63,9 @@ def _key(kind: DataType, name: str, where: str) -> Column:
 
 
 def _value(columns: StructType, format: Encoding, where: str) -> Column:
+    """The value of a row that is no tombstone. It is null only for NULL as text or bytes, which have no word for it."""
     names = columns.fieldNames()
+    lone = columns[0].dataType if names == ["value"] else None
     if format in ("text", "bytes"):
         kind = columns[0].dataType
         fits = isinstance(kind, StringType) or (format == "bytes" and isinstance(kind, BinaryType))
@@ -85,71 +74,20 @@ def _value(columns: StructType, format: Encoding, where: str) -> Column:
             wanted = "STRING" if format == "text" else "BINARY or STRING"
             raise SpecError([f"{where}.format: {format} needs one column, {wanted}; the columns are {told}"])
         return f.col(f"`{names[0]}`")
-    absent = f.lit(True)
-    for name in names:
-        absent = absent & f.col(f"`{name}`").isNull()
-    whole = f.struct(*(f.col(f"`{name}`") for name in names))
+    if format == "json" and isinstance(lone, VariantType):
+        return f.coalesce(f.to_json("value"), f.lit("null"))
     if format == "json":
-        return f.when(~absent, f.to_json(whole))
-    plain = names == ["value"]
-    schema = connect_schema(columns["value"].dataType if plain else columns, where)
-    if plain:
-        payload = _json_of(f.col("value"), columns["value"].dataType)
-    else:
-        fields = [_connect(f.col(f"`{field.name}`"), field.dataType).alias(field.name) for field in columns]
-        payload = f.to_json(f.struct(*fields), _KEEP_NULLS)
-    envelope = f.concat(f.lit('{"schema":' + _compact(schema) + ',"payload":'), payload, f.lit("}"))
-    return f.when(~absent, envelope)
+        return f.to_json(f.struct(*(f.col(f"`{name}`") for name in names)))
+    if lone is not None:
+        value = f.col("value")
+        text = f.to_json(f.array(to_payload(value, lone)), _KEEP_NULLS)  # Spark writes objects and arrays only
+        payload = f.substr(text, f.lit(2), f.length(text) - 2)
+        null = _envelope(connect_schema(lone, where, optional=True), f.lit("null"))
+        return f.when(value.isNull(), null).otherwise(_envelope(connect_schema(lone, where), payload))
+    fields = [to_payload(f.col(f"`{field.name}`"), field.dataType).alias(field.name) for field in columns]
+    return _envelope(connect_schema(columns, where), f.to_json(f.struct(*fields), _KEEP_NULLS))
 
 
-def _json_of(value: Column, kind: DataType) -> Column:
-    """A single value as JSON. Spark writes objects and arrays only, so the value is taken out of an array."""
-    text = f.to_json(f.array(_connect(value, kind)))
-    return f.substr(text, f.lit(2), f.length(text) - 2)
-
-
-def _compact(schema: dict[str, Any]) -> str:
-    return json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
-
-
-def connect_schema(kind: DataType, where: str, field: str = "", optional: bool | None = None) -> dict[str, Any]:
-    """The schema of a type, as JsonConverter writes it. Raises SpecError if Connect has no such type."""
-    schema: dict[str, Any]
-    if type(kind) in _PLAIN:
-        schema = {"type": _PLAIN[type(kind)]}
-    elif isinstance(kind, DateType):
-        schema = {"type": "int32", "name": f"{_DATA}.Date", "version": 1}
-    elif isinstance(kind, TimestampType):
-        schema = {"type": "int64", "name": f"{_DATA}.Timestamp", "version": 1}
-    elif isinstance(kind, ArrayType):
-        schema = {"type": "array", "items": connect_schema(kind.elementType, where, optional=True)}
-    elif isinstance(kind, MapType):
-        keys, values = (connect_schema(each, where, optional=True) for each in (kind.keyType, kind.valueType))
-        schema = {"type": "map", "keys": keys, "values": values}
-    elif isinstance(kind, StructType):
-        inside = [connect_schema(each.dataType, where, each.name, each.nullable) for each in kind]
-        schema = {"type": "struct", "fields": inside}
-    else:
-        raise SpecError(
-            [f"{where}.format: connect-json has no type for {kind.simpleString()}: a step 'cast' can change it"]
-        )
-    schema["optional"] = bool(optional)
-    if field:
-        schema["field"] = field
-    return schema
-
-
-def _connect(value: Column, kind: DataType) -> Column:
-    """A column in the form in which JsonConverter writes it into the payload."""
-    if isinstance(kind, DateType):
-        return f.unix_date(value)
-    if isinstance(kind, TimestampType):
-        return f.unix_millis(value)
-    if isinstance(kind, ArrayType):
-        return f.transform(value, lambda each: _connect(each, kind.elementType))
-    if isinstance(kind, MapType):
-        return f.transform_values(value, lambda _, each: _connect(each, kind.valueType))
-    if isinstance(kind, StructType):
-        inside = f.struct(*(_connect(value[each.name], each.dataType).alias(each.name) for each in kind))
-        return f.when(value.isNotNull(), inside)
-    return value
+def _envelope(schema: dict[str, Any], payload: Column) -> Column:
+    compact = json.dumps(schema, separators=(",", ":"), ensure_ascii=False)
+    return f.concat(f.lit('{"schema":' + compact + ',"payload":'), payload, f.lit("}"))

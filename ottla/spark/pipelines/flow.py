@@ -21,6 +21,7 @@ RECORD_TYPE = (
 )
 FAILURE_TYPE = "struct<stage:string,executing:string,exception:string,message:string>"
 DATA_EXCEPTION = "org.apache.kafka.connect.errors.DataException"
+_SHOWN_CHARACTERS = 100
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,11 @@ def failure(stage: str, executing: str, message: Column) -> Column:
 def no_failure() -> Column:
     """The failure of a row that hasn't failed."""
     return f.lit(None).cast(FAILURE_TYPE)
+
+
+def shown(text: Column) -> Column:
+    """The beginning of a text, for a message."""
+    return f.substring(text, 1, _SHOWN_CHARACTERS)
 
 
 def _where(record: Column) -> Column:

@@ -34,18 +34,18 @@ _HEADERS = "__connect.errors."
 def written(rows: DataFrame, sink: Sink, kafka: Kafka, query: str, checkpoint: str, where: str) -> DataStreamWriter:
     """The query's writer. `query` is its name, `checkpoint` its directory, `where` the sink's path in the spec. Raises
     SpecError if the columns don't fit the sink."""
-    rows = rows.drop(RECORD)
+    columns = rows.drop(RECORD)
     if isinstance(sink, TopicSink):
         records = encoded(rows, sink.format, sink.key, where)
         return _topic(records, sink.topic, kafka, query, exactly_once=sink.guarantee == "exactly-once")
     if isinstance(sink, FilesSink):
-        writer = rows.writeStream.queryName(query).format(sink.format).option("path", sink.files)
+        writer = columns.writeStream.queryName(query).format(sink.format).option("path", sink.files)
         return writer.partitionBy(*sink.partition_by) if sink.partition_by else writer
     if isinstance(sink, FileSink):
         lines = encoded(rows, sink.format, "", where).select(f.coalesce("value", f.lit("null")).alias("value"))
         return rows_each_batch(lines, query, partial(_append, Path(resolved(sink.file)), checkpoint))
     assert isinstance(sink, ConsoleSink)
-    return rows_each_batch(rows, query, partial(_show, query, sink.console))
+    return rows_each_batch(columns, query, partial(_show, query, sink.console))
 
 
 def dead_letters(

@@ -118,13 +118,15 @@ class RenameStep(_Object):
 
 
 class CastStep(_Object):
-    """Changes the types of columns: `{column: type}`. A value that doesn't fit fails its row."""
+    """Changes the types of columns: `{column: type}`, but for ARRAY, MAP and STRUCT. A value that doesn't fit fails its
+    row."""
 
     cast: Annotated[dict[str, str], Field(min_length=1)]
 
 
 class MaskStep(_Object):
-    """Replaces the characters of text columns: letters by `x`, digits by `0`. Lengths and other characters stay."""
+    """Replaces the characters of text columns, in any script: letters by `x`, digits by `0`. Lengths and other
+    characters stay."""
 
     mask: Annotated[tuple[str, ...], Field(min_length=1)]
 
@@ -154,12 +156,19 @@ class TopicSink(_Object):
 
     topic: Annotated[str, Field(min_length=1)]
     name: Annotated[str, Field(pattern=NAME, description="By default the kind and its place in the list.")] = ""
-    key: Annotated[str, Field(description="The column that becomes the key; it isn't part of the value then.")] = ""
+    key: Annotated[
+        str,
+        Field(
+            description="The column that becomes the key; it isn't part of the value then. A tombstone without a value "
+            "in this column keeps the key of its record."
+        ),
+    ] = ""
     format: Annotated[
         Encoding,
         Field(
-            description="How columns become a value. `text` and `bytes` need the one column `value`. `json`: an object."
-            " `connect-json`: the envelope of Kafka Connect's JsonConverter."
+            description="How columns become a value. `text` and `bytes` need the one column `value`. `json`: an object "
+            "without the fields that are null; a lone VARIANT `value` as it is. `connect-json`: the envelope of Kafka "
+            "Connect's JsonConverter, with the fields that are null."
         ),
     ] = "json"
     guarantee: Literal["exactly-once", "at-least-once"] = "exactly-once"
