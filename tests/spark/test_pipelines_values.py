@@ -202,6 +202,63 @@ def test_a_variant_beside_other_columns_is_a_field(spark: SparkSession) -> None:
     assert sent(flow) == [('{"value":{"id":1},"n":2}',)]
 
 
+@pytest.mark.parametrize(
+    ("step", "line"),
+    [
+        ({"drop": ["inner.a"]}, "steps[0].drop: there is no column 'inner.a'"),
+        ({"rename": {"inner.a": "b"}}, "steps[0].rename: there is no column 'inner.a'"),
+        ({"mask": ["inner.a"]}, "steps[0].mask: there is no column 'inner.a'"),
+        ({"cast": {"inner.a": "INT"}}, "steps[0].cast: there is no column 'inner.a'"),
+    ],
+)
+def test_steps_refuse_nested_fields(spark: SparkSession, step: dict[str, Any], line: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        given(spark, "{}", "json", "inner STRUCT<a: STRING>", [step])
+    assert refused.value.lines == [f"{line}; the columns are inner: a step 'sql' can change nested fields"]
+
+
+def test_steps_find_a_column_whose_name_has_a_dot(spark: SparkSession) -> None:
+    flow = given(spark, '{"a.b": "12", "c": 1}', "json", "`a.b` STRING, c INT", [{"mask": ["a.b"]}, {"drop": ["c"]}])
+    assert [row["a.b"] for row in flow.rows.collect()] == ["00"]
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("Ab-12", "xx-00"),
+        ("Łódź Иван 李小龙", "xxxx xxxx xxx"),
+        ("नमस्ते", "xxxxxx"),
+        ("٣٤ ५ ② Ⅷ", "00 0 0 0"),
+        ("a\u0301 😀!", "xx 😀!"),
+    ],
+)
+def test_mask_covers_letters_and_digits_of_every_script(spark: SparkSession, text: str, masked: str) -> None:
+    flow = given(spark, json.dumps({"card": text}), "json", "card STRING", [{"mask": ["card"]}])
+    assert [row.card for row in flow.rows.collect()] == [masked]
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "told"),
+    [
+        ("ARRAY<STRING>", "ARRAY<INT>", "array<int>"),
+        ("ARRAY<STRING>", "STRING", "array<string>"),
+        ("STRUCT<a: STRING>", "STRUCT<a: INT>", "struct<a:int>"),
+        ("MAP<STRING, STRING>", "MAP<STRING, INT>", "map<string,int>"),
+    ],
+)
+def test_cast_refuses_types_with_values_inside(spark: SparkSession, kind: str, wanted: str, told: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        given(spark, "{}", "json", f"b {kind}", [{"cast": {"b": wanted}}])
+    assert refused.value.lines == [
+        f"steps[0].cast: 'b': values inside of {told} can't be checked one by one: a step 'sql' can cast them"
+    ]
+
+
+def test_cast_shows_the_beginning_of_a_long_value(spark: SparkSession) -> None:
+    flow = given(spark, json.dumps({"n": "x" * 1000}), "json", "n STRING", [{"cast": {"n": "INT"}}])
+    assert messages(flow) == [f"n: '{'x' * 100}' is no INT"]
+
+
 def test_a_pipeline_passes_tombstones_on_and_makes_none(
     spark: SparkSession, bootstrap: str, topics: Topics, tmp_path: Path
 ) -> None:

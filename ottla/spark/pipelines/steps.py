@@ -12,8 +12,9 @@ from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from .flow import RECORD, Flow, failure, no_failure
+from .flow import RECORD, Flow, failure, no_failure, shown
 from .refusals import SpecError
 from .spec import (
     CastStep,
@@ -70,22 +71,35 @@ def _rename(flow: Flow, step: RenameStep, where: str) -> Flow:
 
 def _cast(flow: Flow, step: CastStep, where: str) -> Flow:
     _have(flow, step.cast, f"{where}.cast")
+    for name, kind in step.cast.items():
+        _is_plain(DataType.fromDDL(kind), name, f"{where}.cast")
+        _is_plain(flow.rows.schema[name].dataType, name, f"{where}.cast")
     cast = {name: f.col(f"`{name}`").try_cast(kind) for name, kind in step.cast.items()}
     lost = no_failure()
     for name, kind in step.cast.items():
         before = f.col(f"`{name}`")
-        message = f.concat(f.lit(f"{name}: '"), before.cast("string"), f.lit(f"' is no {kind}"))
+        message = f.concat(f.lit(f"{name}: '"), shown(before.cast("string")), f.lit(f"' is no {kind}"))
         lost = f.when(before.isNotNull() & cast[name].isNull(), failure(_STAGE, _CAST, message)).otherwise(lost)
     checked = flow.checked(flow.rows, lost)
     return checked.through(checked.rows.withColumns(cast))
 
 
+def _is_plain(kind: DataType, name: str, where: str) -> None:
+    """Refuses a type with values inside of it. An inner value that doesn't fit would become null, and the row would
+    pass."""
+    if isinstance(kind, StructType | ArrayType | MapType):
+        told = f"'{name}': values inside of {kind.simpleString()} can't be checked one by one"
+        raise SpecError([f"{where}: {told}: a step 'sql' can cast them"])
+
+
 def _mask(flow: Flow, step: MaskStep, where: str) -> Flow:
     _have(flow, step.mask, f"{where}.mask")
-    masked: dict[str, Column] = {
-        name: f.mask(f.col(f"`{name}`"), f.lit("x"), f.lit("x"), f.lit("0")) for name in step.mask
-    }
-    return flow.through(flow.rows.withColumns(masked))
+    return flow.through(flow.rows.withColumns({name: _masked(f.col(f"`{name}`")) for name in step.mask}))
+
+
+def _masked(text: Column) -> Column:
+    """The text with `x` for each letter and each mark, and `0` for each digit, of any script."""
+    return f.regexp_replace(f.regexp_replace(text, r"[\p{L}\p{M}]", "x"), r"\p{N}", "0")
 
 
 def _dedup(flow: Flow, step: DedupStep, where: str) -> Flow:
@@ -117,9 +131,9 @@ def imported(path: str, where: str) -> Callable[[DataFrame], DataFrame]:
 
 def _have(flow: Flow, names: Iterable[str], where: str) -> None:
     for name in names:
-        top = name.split(".")[0]
-        if top not in flow.rows.columns:
-            raise SpecError([f"{where}: there is no column '{name}'; the columns are {', '.join(flow.columns)}"])
+        if name not in flow.rows.columns:
+            hint = ": a step 'sql' can change nested fields" if "." in name else ""
+            raise SpecError([f"{where}: there is no column '{name}'; the columns are {', '.join(flow.columns)}{hint}"])
 
 
 _STEPS: dict[type, Callable[..., Flow]] = {
