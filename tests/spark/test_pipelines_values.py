@@ -17,7 +17,7 @@ from ottla.spark.pipelines.decoding import decoded
 from ottla.spark.pipelines.encoding import encoded
 from ottla.spark.pipelines.flow import RECORD, RECORD_TYPE, Flow
 from ottla.spark.pipelines.refusals import SpecError
-from ottla.spark.pipelines.spec import parse
+from ottla.spark.pipelines.spec import CastStep, parse
 from ottla.spark.pipelines.steps import stepped
 from tests.spark.topics import Topics
 
@@ -190,6 +190,24 @@ def test_rows_without_a_record_are_tombstones_if_their_values_are_null(spark: Sp
     assert sorted(sent(rows, "json", "id")) == [("a", '{"n":1}'), ("b", None)]
     lost = Flow(spark.sql(f"SELECT 'b' AS id, CAST(NULL AS INT) AS n, CAST(NULL AS {RECORD_TYPE}) AS {RECORD}"))
     assert sent(lost, "json", "id") == [("b", None)]
+
+
+def test_rows_of_parquet_are_no_tombstones(spark: SparkSession) -> None:
+    """Their `_record` has the file's path alone."""
+    record = f"CAST(('file:/a', NULL, NULL, NULL, NULL, NULL, NULL) AS {RECORD_TYPE}) AS {RECORD}"
+    rows = Flow(spark.sql(f"SELECT *, {record} FROM VALUES ('a', 'x'), ('b', NULL) AS rows(id, n)"))
+    assert sorted(sent(rows, "json", "id")) == [("a", '{"n":"x"}'), ("b", "{}")]
+    failed = stepped(rows, [CastStep(cast={"n": "INT"})]).all_failed
+    assert failed is not None
+    (row,) = failed.collect()
+    assert (row[RECORD].topic, bytes(row[RECORD].value)) == ("file:/a", b'{"id":"a","n":"x"}')
+
+
+def test_a_row_of_parquet_that_ends_the_pipeline_is_told_by_its_file(spark: SparkSession) -> None:
+    record = f"CAST(('file:/a', NULL, NULL, NULL, NULL, NULL, NULL) AS {RECORD_TYPE}) AS {RECORD}"
+    rows = Flow(spark.sql(f"SELECT 'x' AS n, {record}"), fatal=True)
+    with pytest.raises(Exception, match=r"n: 'x' is no INT \(file:/a\)"):
+        stepped(rows, [CastStep(cast={"n": "INT"})]).rows.collect()
 
 
 @pytest.mark.parametrize("text", ['{"id":1,"name":null}', "[1,2]", '"a"', "7", "null"])

@@ -1,4 +1,4 @@
-"""Spark's types as types of Kafka Connect, and columns as the payload of Connect's JsonConverter. Pure.
+"""Spark's types as types of Kafka Connect, and columns as the payload of Connect's JsonConverter.
 
 Connect's logical types Date and Timestamp are numbers in a payload: the days and the milliseconds since 1970. All other
 types have in a payload the form that Spark's own JSON has. JsonConverter writes a map whose keys aren't text as an

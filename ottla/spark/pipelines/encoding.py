@@ -48,8 +48,8 @@ def encoded(rows: DataFrame, format: Encoding, key: str, where: str) -> DataFram
 
 
 def _of_a_tombstone() -> Column:
-    """Whether the row came from a record whose value is null."""
-    return f.col(RECORD).isNotNull() & f.col(RECORD)["value"].isNull()
+    """Whether the row came from a record whose value is null. A row of Parquet has no offset, and no value either."""
+    return f.col(RECORD)["offset"].isNotNull() & f.col(RECORD)["value"].isNull()
 
 
 def _key(kind: DataType, name: str, where: str) -> Column:

@@ -42,7 +42,7 @@ class Flow:
         """The flow with `rows` in place of its rows, without those for which `failure` isn't null. `rows` has the
         columns of the result and the columns that `failure` needs."""
         judged = rows.withColumn(FAILURE, failure)
-        record = f.col(RECORD) if RECORD in rows.columns else _as_record(rows)
+        record = _record_with_value(rows)
         if self.fatal:
             ended = f.raise_error(f.concat(f.col(FAILURE)["message"], _where(record))).cast("boolean")
             return self.through(judged.where(f.when(f.col(FAILURE).isNull(), True).otherwise(ended)).drop(FAILURE))
@@ -88,14 +88,17 @@ def shown(text: Column) -> Column:
 def _where(record: Column) -> Column:
     """The record's place, as the end of a message."""
     partition = f.coalesce(f.concat(f.lit("-"), record["partition"].cast("string")), f.lit(""))
-    place = f.concat(f.lit(" ("), record["topic"], partition, f.lit(", offset "), record["offset"].cast("string"))
-    return f.coalesce(f.concat(place, f.lit(")")), f.lit(""))
+    offset = f.coalesce(f.concat(f.lit(", offset "), record["offset"].cast("string")), f.lit(""))
+    return f.coalesce(f.concat(f.lit(" ("), record["topic"], partition, offset, f.lit(")")), f.lit(""))
 
 
-def _as_record(rows: DataFrame) -> Column:
-    """The record of a row whose step (SQL, Python) has left `_record` out: the row itself as JSON is the value."""
-    value = f.to_json(f.struct(*rows.columns)).cast("binary").alias("value")
-    names = ("topic string", "partition int", "offset bigint", "timestamp timestamp", "key binary")
-    empty = [f.lit(None).cast(kind).alias(name) for name, kind in (each.split() for each in names)]
-    headers = f.lit(None).cast("array<struct<key:string,value:binary>>").alias("headers")
-    return f.struct(*empty, value, headers)
+def _record_with_value(rows: DataFrame) -> Column:
+    """The record of each row. If a step (SQL, Python) has left `_record` out, or if the row is one of Parquet, whose
+    record has neither offset nor value, the record's value is the row itself as JSON."""
+    own = [name for name in rows.columns if name != RECORD]
+    record = f.col(RECORD) if RECORD in rows.columns else f.lit(None).cast(RECORD_TYPE)
+    names = ("topic", "partition", "offset", "timestamp", "key")
+    kept = [record[name].alias(name) for name in names]
+    value = f.to_json(f.struct(*(f.col(f"`{name}`") for name in own))).cast("binary").alias("value")
+    made = f.struct(*kept, value, record["headers"].alias("headers"))
+    return f.when(record["offset"].isNotNull(), record).otherwise(made)
