@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -226,6 +226,16 @@ def test_what_columns_dont_allow_is_refused_before_a_query_starts(
     with pytest.raises(SpecError) as refused:
         running.queries(spark, parse(whole), {"bootstrap.servers": bootstrap})
     assert refused.value.lines == [line]
+
+
+@pytest.mark.parametrize("statement", ["DROP VIEW input", "CREATE TABLE made USING parquet AS SELECT 1 AS n"])
+def test_a_statement_that_is_no_query_is_not_carried_out(
+    spark: SparkSession, bootstrap: str, topics: Topics, statement: str
+) -> None:
+    whole = {"name": "p", "source": {"topic": topics.create(1)}, "sinks": [{"console": 1}], "checkpoint": "c"}
+    with pytest.raises(ParseException):
+        running.queries(spark, parse(whole | {"steps": [{"sql": statement}]}), {"bootstrap.servers": bootstrap})
+    assert not spark.catalog.tableExists("made")
 
 
 def test_spark_refuses_sql_that_it_cant_plan(spark: SparkSession, bootstrap: str, topics: Topics) -> None:

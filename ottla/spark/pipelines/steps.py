@@ -45,7 +45,8 @@ def stepped(flow: Flow, steps: Iterable[Step]) -> Flow:
 def _sql(flow: Flow, step: SqlStep, where: str) -> Flow:
     flow.rows.createOrReplaceTempView(INPUT)
     try:
-        return flow.through(flow.rows.sparkSession.sql(step.sql))
+        # A statement that isn't a query can't stand in parentheses; Spark would carry it out at once.
+        return flow.through(flow.rows.sparkSession.sql(f"SELECT * FROM (\n{step.sql}\n)"))
     finally:
         flow.rows.sparkSession.catalog.dropTempView(INPUT)
 
