@@ -31,7 +31,7 @@ def test_users_of_two_clusters(operator: Operator) -> None:
 
 def has_users(scene: Scene, *names: str) -> bool:
     """Whether the Cluster has passwords of these users, and of no others, and ACLs for them alone."""
-    passwords = {one["name"] for one in json.loads(scene.ask("users", "list", "--json"))}
+    passwords = {one["user"] for one in json.loads(scene.ask("users", "list", "--json"))}
     principals = {one["principal"] for one in json.loads(scene.ask("acls", "list", "--json"))}
     return passwords == set(names) and principals == {f"User:{name}" for name in names}
 
