@@ -242,7 +242,7 @@ PLANTED = [
     ),
     pytest.param(1, turns, "standing", lambda *_, **__: Standing.FOLLOWS, id="another release needs no turn"),
     pytest.param(3, Turns, "take", _always, id="every Cluster gets the turn, whichever has it already"),
-    pytest.param(5, turns, "not_serving", lambda *_: {}, id="a turn ends before the pods serve"),
+    pytest.param(13, turns, "not_serving", lambda *_: {}, id="a turn ends before the pods serve"),
     pytest.param(1, roll, "_absent", lambda _: "", id="no restart waits for a broker that is away"),
 ]
 
