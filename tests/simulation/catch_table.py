@@ -54,9 +54,10 @@ class CatchTable:
             self._file.write_text(self._head + "".join(lines))
         return left
 
-    def replay(self, seconds: float, names: Collection[str] = (), seed_max: float = float("inf")) -> list[str]:
+    def replay(self, seconds: float, names: Collection[str] = ()) -> list[str]:
         """Runs the recorded seeds of these bugs, or of all bugs. No run begins after `seconds` (0: no limit). Returns
-        the bugs that no tried seed catches any more, without bugs whose recorded seed is above `seed_max`."""
+        the bugs that no tried seed catches any more, without bugs that few seeds catch: their recorded seed is above
+        TRIED_MAX."""
         left = []
         ends = time.monotonic() + seconds if seconds else float("inf")
         for name, catch in self.recorded().items():
@@ -66,7 +67,7 @@ class CatchTable:
                 print("… the time is over: the other bugs weren't replayed")
                 break
             found = self._first_caught(name, range(catch.seed, catch.seed + TRIED_MAX + 1))
-            if found is None and catch.seed <= seed_max:
+            if found is None and catch.seed <= TRIED_MAX:
                 left.append(name)
             print(f"{name}: {found or 'not caught any more'}", flush=True)
         return left

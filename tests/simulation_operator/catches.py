@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.simulation.catch_table import TRIED_MAX, Catch, CatchTable
+from tests.simulation.catch_table import Catch, CatchTable
 from tests.simulation.fixed_hashes import with_fixed_hashes
 
 SEEDS = range(1000)
@@ -50,7 +50,7 @@ def main() -> int:
     from tests.simulation_operator.planted import BUGS
 
     if options.replay:
-        return 1 if TABLE.replay(options.seconds, options.bug, seed_max=TRIED_MAX) else 0
+        return 1 if TABLE.replay(options.seconds, options.bug) else 0
     return 1 if TABLE.record(options.bug or BUGS, BUGS, SEEDS) else 0
 
 
