@@ -247,6 +247,11 @@ def _exactly_once(
     return ExactlyOnce(sparks["queryname"], sparks.get("checkpointlocation", ""), topic or None, confirmed)
 
 
+def kafka_options(properties: Mapping[str, str]) -> dict[str, str]:
+    """The properties of a Kafka client as options of the data source."""
+    return {f"kafka.{name}": value for name, value in properties.items()}
+
+
 def _split(
     options: Mapping[str, str], side: Literal["consumer", "producer"]
 ) -> tuple[dict[str, str], ClientProperties]:

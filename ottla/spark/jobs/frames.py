@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from ottla.spark.options import OptionError, read_options
+from ottla.spark.options import OptionError, kafka_options, read_options
 from ottla.spark.planning import assigned, open_client
 
 LOOKED_AT = 100
@@ -35,8 +35,7 @@ def check_topics(kafka: str | Mapping[str, str], *topics: str) -> None:
     """
     properties = {"bootstrap.servers": kafka} if isinstance(kafka, str) else kafka
     names = {"kafka.default.api.timeout.ms": str(FIRST_ANSWER_MS), "subscribe": ",".join(topics)}
-    names |= {f"kafka.{name}": value for name, value in properties.items()}
-    options = read_options(names, streaming=False)
+    options = read_options(names | kafka_options(properties), streaming=False)
     with open_client(options.properties) as client:
         assigned(client, options.subscription)
 

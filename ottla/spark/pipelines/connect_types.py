@@ -9,6 +9,7 @@ Source: Kafka's org.apache.kafka.connect.json.JsonConverter, org.apache.kafka.co
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import reduce
 from typing import Any
 
@@ -98,34 +99,35 @@ def payload_type(kind: DataType) -> DataType:
 
 def to_payload(value: Column, kind: DataType) -> Column:
     """A column of `kind` as a column of `payload_type(kind)`. Microseconds are left out."""
-    if isinstance(kind, DateType):
-        return f.unix_date(value)
-    if isinstance(kind, TimestampType):
-        return f.unix_millis(value)
-    if isinstance(kind, ArrayType):
-        return f.transform(value, lambda each: to_payload(each, kind.elementType))
-    if isinstance(kind, MapType):
-        return f.transform_values(value, lambda _, each: to_payload(each, kind.valueType))
-    if isinstance(kind, StructType):
-        inside = f.struct(*(to_payload(value[each.name], each.dataType).alias(each.name) for each in kind))
-        return f.when(value.isNotNull(), inside)
-    return value
+    return _converted(value, kind, f.unix_date, f.unix_millis)
 
 
 def from_payload(value: Column, kind: DataType) -> Column:
     """A column of `payload_type(kind)` as a column of `kind`. An error of Spark's ends the query for a value that isn't
     `in_range`."""
+    return _converted(value, kind, f.date_from_unix_date, f.timestamp_millis)
+
+
+def _converted(
+    value: Column, kind: DataType, date: Callable[[Column], Column], timestamp: Callable[[Column], Column]
+) -> Column:
+    """A column whose dates and timestamps, also those inside of other values, are converted. `kind` is the type of the
+    column that isn't in a payload."""
+
+    def inside(part: Column, its_kind: DataType) -> Column:
+        return _converted(part, its_kind, date, timestamp)
+
     if isinstance(kind, DateType):
-        return f.date_from_unix_date(value)
+        return date(value)
     if isinstance(kind, TimestampType):
-        return f.timestamp_millis(value)
+        return timestamp(value)
     if isinstance(kind, ArrayType):
-        return f.transform(value, lambda each: from_payload(each, kind.elementType))
+        return f.transform(value, lambda each: inside(each, kind.elementType))
     if isinstance(kind, MapType):
-        return f.transform_values(value, lambda _, each: from_payload(each, kind.valueType))
+        return f.transform_values(value, lambda _, each: inside(each, kind.valueType))
     if isinstance(kind, StructType):
-        inside = f.struct(*(from_payload(value[each.name], each.dataType).alias(each.name) for each in kind))
-        return f.when(value.isNotNull(), inside)
+        fields = f.struct(*(inside(value[each.name], each.dataType).alias(each.name) for each in kind))
+        return f.when(value.isNotNull(), fields)
     return value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ottla.spark.options import read_options
+from ottla.spark.options import kafka_options, read_options
 from ottla.spark.planning import NOWHERE, assigned, ends, open_client
 from ottla.spark.positions import from_json
 
@@ -22,9 +22,7 @@ def lag(positions: tuple[Any, ...], kafka: Mapping[str, str]) -> int | None:
         topics = ",".join(sorted({each.topic for each in known.offsets}))
         if not topics:
             continue
-        options = read_options(
-            {"subscribe": topics, **{f"kafka.{name}": value for name, value in kafka.items()}}, streaming=False
-        )
+        options = read_options({"subscribe": topics, **kafka_options(kafka)}, streaming=False)
         with open_client(options.properties) as client:
             partitions, _ = assigned(client, options.subscription, NOWHERE)
             latest = ends(client, partitions, known.offsets, options)

@@ -26,7 +26,7 @@ from .paths import resolved
 from .progress import Progress, ProgressListener
 from .sinks import dead_letters, written
 from .sources import Kafka, read, start_at
-from .spec import DEAD_LETTERS, DeadLetterTable, DeadLetterTopic, Every, Pipeline, TopicSink, TopicSource
+from .spec import DEAD_LETTERS, DeadLetterTopic, Every, Pipeline, TopicSink, TopicSource
 from .steps import stepped
 
 LAST_PROGRESS_S = 10.0
@@ -39,7 +39,7 @@ def queries(spark: SparkSession, pipeline: Pipeline, kafka: Kafka, start: str = 
 
     Raises SpecError if columns don't fit, and Spark's AnalysisException or ParseException if it can't plan a step.
     """
-    fatal = not isinstance(pipeline.errors, DeadLetterTopic | DeadLetterTable)
+    fatal = pipeline.errors == "fail"
     flow = stepped(read(spark, pipeline.source, kafka, start=start, fatal=fatal), pipeline.steps)
     made = {
         name: written(
@@ -48,7 +48,7 @@ def queries(spark: SparkSession, pipeline: Pipeline, kafka: Kafka, start: str = 
         for place, (name, sink) in enumerate(pipeline.named_sinks)
     }
     failed = flow.all_failed
-    if isinstance(pipeline.errors, DeadLetterTopic | DeadLetterTable) and failed is not None:
+    if failed is not None and not isinstance(pipeline.errors, str):
         name = query_name(pipeline, DEAD_LETTERS)
         made[DEAD_LETTERS] = dead_letters(failed, pipeline.errors, kafka, name, pipeline.name)
     return {name: writer.option("checkpointLocation", _checkpoint(pipeline, name)) for name, writer in made.items()}
@@ -69,7 +69,7 @@ def check(pipeline: Pipeline, kafka: Kafka) -> None:
     notes.compare(pipeline)
     topics: list[str] = []
     if isinstance(pipeline.source, TopicSource):
-        topics += [pipeline.source.topic] if isinstance(pipeline.source.topic, str) else pipeline.source.topic
+        topics += pipeline.source.topics
     topics += [
         sink.topic for sink in (*pipeline.sinks, pipeline.errors) if isinstance(sink, TopicSink | DeadLetterTopic)
     ]

@@ -19,12 +19,13 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from ottla.spark.exactly_once import query_id_in
+from ottla.spark.options import kafka_options
 from ottla.wording import counted
 
 from .encoding import encoded
 from .flow import FAILURE, RECORD
 from .paths import resolved
-from .sources import Kafka, kafka_options
+from .sources import Kafka
 from .spec import ConsoleSink, DeadLetterTable, DeadLetterTopic, FileSink, FilesSink, Sink, TopicSink
 from .text_file import TextFile
 

@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from ottla.net.names import EARLIEST
-from ottla.spark.options import read_options
+from ottla.spark.options import kafka_options, read_options
 from ottla.spark.planning import assigned, open_client, resolve
 from ottla.spark.positions import Position, from_json
 
@@ -45,7 +45,7 @@ def start_at(source: Source, kafka: Kafka, noted: Mapping[str, Mapping[str, int]
     """
     if not isinstance(source, TopicSource) or source.start != "latest":
         return ""
-    options = read_options({**_records_options(source, kafka), "startingOffsets": "latest"}, streaming=True)
+    options = read_options({**records_options(source, kafka), "startingOffsets": "latest"}, streaming=True)
     with open_client(options.properties) as client:
         partitions, _ = assigned(client, options.subscription)
         if noted is None:
@@ -56,14 +56,15 @@ def start_at(source: Source, kafka: Kafka, noted: Mapping[str, Mapping[str, int]
     return json.dumps(Position(found, {}).json())
 
 
-def _records_options(source: TopicSource, kafka: Kafka) -> dict[str, str]:
-    topics = [source.topic] if isinstance(source.topic, str) else source.topic
-    # Transactions that were aborted aren't rows.
-    return {**kafka_options(kafka), "subscribe": ",".join(topics), "isolation.level": "read_committed"}
+def records_options(source: TopicSource, kafka: Kafka) -> dict[str, str]:
+    """The options of the data source that say which records are read. Records of aborted transactions are never rows,
+    whatever the client's properties say."""
+    committed = {**kafka, "isolation.level": "read_committed"}
+    return {**kafka_options(committed), "subscribe": ",".join(source.topics)}
 
 
 def _records(spark: SparkSession, source: TopicSource, kafka: Kafka, start: str) -> DataFrame:
-    reader = spark.readStream.format("ottla").options(**_records_options(source, kafka))
+    reader = spark.readStream.format("ottla").options(**records_options(source, kafka))
     reader = reader.option("startingOffsets", start)
     if source.rows_per_batch:
         reader = reader.option("maxOffsetsPerTrigger", source.rows_per_batch)
@@ -88,8 +89,3 @@ def _files(spark: SparkSession, source: FileSource) -> DataFrame:
 def _record(column: Callable[[str], Column]) -> Column:
     names = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
     return f.struct(*(column(name).alias(name) for name in names)).cast(RECORD_TYPE).alias(RECORD)
-
-
-def kafka_options(kafka: Kafka) -> dict[str, str]:
-    """The properties as options of the format `ottla`."""
-    return {f"kafka.{name}": value for name, value in kafka.items()}

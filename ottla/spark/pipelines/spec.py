@@ -52,6 +52,11 @@ class TopicSource(_Object):
         int, Field(alias="rowsPerBatch", ge=0, description="At most about so many records in a batch; 0: no limit.")
     ] = 0
 
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics to read."""
+        return (self.topic,) if isinstance(self.topic, str) else self.topic
+
 
 class FileSource(_Object):
     """Files that grow by lines, or files that arrive as a whole."""
